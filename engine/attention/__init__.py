@@ -1,0 +1,15 @@
+"""Attention backends: the protocol, and the choice of one for a device."""
+
+import torch
+
+from engine.attention.backend import AttentionBackend, LayerShape
+from engine.attention.reference import ReferenceAttention
+
+__all__ = ["AttentionBackend", "open_attention"]
+
+
+def open_attention(
+    shapes: list[LayerShape], block_size: int, device: torch.device, dtype: torch.dtype
+) -> AttentionBackend:
+    """Return the best backend for `device`; its pool is not allocated yet."""
+    return ReferenceAttention(shapes, block_size, device, dtype)

@@ -1,0 +1,44 @@
+"""Every error the engine raises or reports: a machine code and a sentence with a remedy."""
+
+
+class EngineError(Exception):
+    """Root of the engine's errors.
+
+    Attributes:
+        code: stable machine-readable kind.
+        message: one sentence for a person, saying what to do.
+    """
+
+    code = "engine_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidParams(EngineError):
+    """One field of a request or of the configuration is wrong; `param` names it."""
+
+    code = "invalid_params"
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PromptTooLong(EngineError):
+    """The prompt can never fit: it passes the model's length or the whole KV pool."""
+
+    code = "context_length_exceeded"
+
+
+class InvalidLogits(EngineError):
+    """The model produced NaN or infinite logits for this request."""
+
+    code = "invalid_logits"
+
+
+class UnsupportedModel(EngineError):
+    """The model folder can't be served; the sentence says why and what to do."""
+
+    code = "unsupported_model"

@@ -1,0 +1,257 @@
+"""LLMEngine: prompts in, finished requests out, one scheduler step at a time. The only door."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from engine.attention import open_attention
+from engine.block_manager import BlockManager
+from engine.config import EngineConfig
+from engine.detokenizer import Detokenizer
+from engine.errors import EngineError, InvalidLogits, InvalidParams, PromptTooLong
+from engine.kv_cache import pool_blocks
+from engine.model_runner import ModelRunner
+from engine.models import load_model
+from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOutput
+from engine.request import Request
+from engine.sampling_params import SamplingParams
+from engine.scheduler import Scheduler, StepPlan
+from engine.tokenizer import Tokenizer
+
+
+class LLMEngine:
+    """A loaded model with its KV pool, its scheduler and its running requests.
+
+    Not thread-safe: one thread owns it. A fault of one request ends that request; anything else
+    that `step` raises means the engine is unusable.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Load and probe the model, then size and allocate the KV pool.
+
+        Raises:
+            UnsupportedModel: the model is refused.
+            InvalidParams: the configuration doesn't fit the model or the device.
+        """
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        self.tokenizer = Tokenizer(config.model)
+        model = load_model(config)
+        attention = open_attention(model.shapes, config.block_size, model.device, model.dtype)
+        num_blocks = pool_blocks(config, attention.block_bytes(), model.max_model_len)
+        attention.allocate(num_blocks)
+        # A sequence that outgrows the whole pool could never finish, so the pool is a limit too.
+        self.max_model_len = min(model.max_model_len, num_blocks * config.block_size)
+        self.vocab_size = model.vocab_size
+        self.max_num_seqs = config.max_num_seqs
+        self.description = (
+            f"{model.name} on {model.device}, {model.dtype}, attention: {attention.name}, "
+            f"lane: paged, KV: {num_blocks} blocks of {config.block_size} tokens"
+        )
+        num_token_ids = min(model.vocab_size, self.tokenizer.num_token_ids)
+        self._runner = ModelRunner(model, attention, num_token_ids)
+        self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
+        self._scheduler = Scheduler(config, self._blocks)
+        self._requests: dict[str, Request] = {}
+        self._detokenizers: dict[str, Detokenizer] = {}
+        self._steps = 0
+        self._last_step_us = 0
+        self._busy_us = 0
+        self._recomputed_tokens = 0
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._requests)
+
+    def has_unfinished(self) -> bool:
+        return bool(self._requests)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        priority: int = 0,
+    ) -> None:
+        """Queue a prompt; a higher `priority` is more urgent, equals go first come first served.
+
+        Raises:
+            InvalidParams: a field is wrong; `param` names it.
+            PromptTooLong: the prompt and one output token can never fit.
+        """
+        self._check(request_id, prompt_token_ids, params)
+        request = Request(request_id, list(prompt_token_ids), params, priority, _now_us())
+        self._requests[request_id] = request
+        self._detokenizers[request_id] = Detokenizer(
+            self.tokenizer.decode, params.stop, request.prompt_token_ids
+        )
+        self._scheduler.add(request)
+
+    def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+        """End requests now, with the tokens they have; unknown ids are ignored."""
+        known = [self._requests[i] for i in dict.fromkeys(request_ids) if i in self._requests]
+        now_us = _now_us()
+        return [self._finish(request, FinishReason.ABORT, None, now_us) for request in known]
+
+    def step(self) -> list[RequestOutput]:
+        """Run one scheduler step; returns the requests that ended in it."""
+        started_us = _now_us()
+        plan = self._scheduler.schedule(started_us)
+        ended = self._run(plan) if plan.requests else []
+        if plan.stuck is not None:
+            ended.append((plan.stuck, FinishReason.ERROR, self._never_fits(plan.stuck)))
+        now_us = _now_us()
+        self._share_time(plan, now_us - started_us)
+        return [self._finish(request, reason, error, now_us) for request, reason, error in ended]
+
+    def stats(self) -> EngineStats:
+        """A reading of counters and gauges; cheap enough for every step."""
+        used = self._blocks.num_used_blocks
+        slots = used * self._blocks.block_size
+        # Only a request's last blocks can be unfilled, and those are never shared.
+        unfilled = sum(
+            len(r.block_table) * self._blocks.block_size - r.num_computed_tokens
+            for r in self._scheduler.running
+        )
+        return EngineStats(
+            running=len(self._scheduler.running),
+            waiting=self._scheduler.num_waiting,
+            steps=self._steps,
+            kv_blocks_total=self._blocks.num_blocks,
+            kv_blocks_used=used,
+            kv_utilization=used / self._blocks.num_blocks,
+            fragmentation=unfilled / slots if slots else 0.0,
+            prefix_hit_tokens=self._scheduler.prefix_hit_tokens,
+            prefix_query_tokens=self._scheduler.prefix_query_tokens,
+            preemptions=self._scheduler.num_preemptions,
+            recomputed_tokens=self._recomputed_tokens
+            + sum(r.num_recomputed_tokens for r in self._requests.values()),
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=self._output_tokens,
+            last_step_us=self._last_step_us,
+            busy_us=self._busy_us,
+        )
+
+    def check_integrity(self) -> None:
+        """Assert that no block, request or count is lost; for tests and idle moments."""
+        self._scheduler.check_integrity()
+        known = len(self._scheduler.running) + self._scheduler.num_waiting
+        assert known == len(self._requests) == len(self._detokenizers)
+
+    def _check(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        if request_id in self._requests:
+            raise InvalidParams(f"The request id {request_id!r} is in use.", "request_id")
+        params.validate()
+        if any(token_id >= self.vocab_size for token_id in params.stop_token_ids):
+            raise InvalidParams(
+                f"stop_token_ids must be below {self.vocab_size:,}.", "stop_token_ids"
+            )
+        if not prompt_token_ids:
+            raise InvalidParams("The prompt is empty; send at least one token.", "prompt")
+        if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= self.vocab_size:
+            raise InvalidParams(
+                f"The prompt's token ids must be from 0 to {self.vocab_size - 1:,}.", "prompt"
+            )
+        if len(prompt_token_ids) >= self.max_model_len:
+            raise PromptTooLong(
+                f"The prompt has {len(prompt_token_ids):,} tokens, and with at least one output "
+                f"token it would pass the limit of {self.max_model_len:,}; shorten it."
+            )
+
+    def _run(self, plan: StepPlan) -> list[tuple[Request, FinishReason, EngineError | None]]:
+        """Run the plan on the device and take its tokens in; returns who ended and why."""
+        result = self._runner.run(plan.requests, plan.num_tokens)
+        now_us = _now_us()
+        ended: list[tuple[Request, FinishReason, EngineError | None]] = []
+        for request, num_tokens, token_id, finite in zip(
+            plan.requests, plan.num_tokens, result.token_ids, result.finite, strict=True
+        ):
+            if not finite:
+                ended.append((request, FinishReason.ERROR, _invalid_logits(request)))
+                continue
+            self._scheduler.record(request, num_tokens)
+            if request.num_uncomputed_tokens:
+                continue  # inside its prompt: the token is already known
+            if request.first_token_us is None:
+                request.first_token_us = now_us
+            request.token_ids.append(token_id)
+            self._output_tokens += 1
+            reason = self._finish_reason(request)
+            if reason is not None:
+                ended.append((request, reason, None))
+        return ended
+
+    def _finish_reason(self, request: Request) -> FinishReason | None:
+        """Why the newest token ends the request, or None; the one finish check of all paths."""
+        params = request.params
+        token_id = request.token_ids[-1]
+        completes_stop = self._detokenizers[request.request_id].append(token_id)
+        if self._is_end_token(request, token_id):
+            return FinishReason.STOP
+        if (
+            request.num_output_tokens >= params.max_tokens
+            or request.num_tokens >= self.max_model_len
+        ):
+            return FinishReason.LENGTH
+        return FinishReason.STOP if completes_stop else None
+
+    def _is_end_token(self, request: Request, token_id: int) -> bool:
+        params = request.params
+        is_eos = token_id in self.tokenizer.eos_token_ids and not params.ignore_eos
+        return is_eos or token_id in params.stop_token_ids
+
+    def _finish(
+        self, request: Request, reason: FinishReason, error: EngineError | None, now_us: int
+    ) -> RequestOutput:
+        """Take the request out, free its blocks and render its answer."""
+        self._scheduler.remove(request)
+        del self._requests[request.request_id]
+        detokenizer = self._detokenizers.pop(request.request_id)
+        self._recomputed_tokens += request.num_recomputed_tokens
+        self._prompt_tokens += request.num_prompt_tokens
+        token_ids = request.output_token_ids
+        hides_last = bool(token_ids) and self._is_end_token(request, token_ids[-1])
+        return RequestOutput(
+            request_id=request.request_id,
+            token_ids=tuple(token_ids),
+            text=detokenizer.text(num_hidden=int(hides_last)),
+            finish_reason=reason,
+            error=error,
+            metrics=RequestMetrics.of(request, now_us),
+        )
+
+    def _share_time(self, plan: StepPlan, step_us: int) -> None:
+        """Charge the step's wall time to its requests by tokens; the shares add up exactly."""
+        self._steps += 1
+        self._last_step_us = step_us
+        self._busy_us += step_us
+        if not plan.requests:
+            return
+        total = sum(plan.num_tokens)
+        shares = [step_us * num_tokens // total for num_tokens in plan.num_tokens]
+        shares[0] += step_us - sum(shares)
+        for request, share in zip(plan.requests, shares, strict=True):
+            request.device_us += share
+
+    def _never_fits(self, request: Request) -> PromptTooLong:
+        return PromptTooLong(
+            f"The request needs {self._blocks.blocks_for(request.num_tokens):,} KV blocks, more "
+            f"than the {self._blocks.num_free_blocks:,} there are; shorten it or give the pool "
+            "more memory."
+        )
+
+
+def _invalid_logits(request: Request) -> InvalidLogits:
+    return InvalidLogits(
+        f"The model's logits after {request.num_tokens:,} tokens are not finite; try float32, or "
+        "check the model's weights."
+    )
+
+
+def _now_us() -> int:
+    return time.perf_counter_ns() // 1_000

@@ -1,0 +1,88 @@
+"""One step on the device: packed inputs, the forward, the sampled tokens.
+
+All device work of a step happens here. The packed batch is built from lists in one go; nothing is
+padded to the longest sequence.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.attention import AttentionBackend
+from engine.attention.backend import BatchLayout
+from engine.models import LoadedModel
+from engine.request import Request
+from engine.sampler import sample
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """For each request of the step, in its order.
+
+    Attributes:
+        token_ids: the token that follows its last computed one.
+        finite: False where the logits hold NaN or infinity; that token means nothing.
+    """
+
+    token_ids: list[int]
+    finite: list[bool]
+
+
+class ModelRunner:
+    """Runs steps of one model over one KV pool."""
+
+    def __init__(self, model: LoadedModel, attention: AttentionBackend, num_token_ids: int) -> None:
+        self._model = model
+        self._attention = attention
+        # Logits may be padded beyond the tokenizer's last id; those must never be sampled.
+        self._num_token_ids = num_token_ids
+
+    @torch.inference_mode()
+    def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
+        """Compute the next `num_tokens[i]` tokens of `requests[i]`, whose blocks are reserved.
+
+        Every request gets logits, a chunk that ends inside its prompt too: NaN anywhere in the
+        chunk reaches its last row, so the blocks of a bad chunk are never shared.
+        """
+        order = sorted(range(len(requests)), key=lambda i: _row_order(requests[i], num_tokens[i]))
+        rows = [(requests[i], num_tokens[i]) for i in order]
+        logits = self._forward(rows)[:, : self._num_token_ids]
+        finite = logits.sum(-1, dtype=torch.float32).isfinite()
+        sampled = sample(
+            logits,
+            [request.params for request, _ in rows],
+            [request.num_output_tokens for request, _ in rows],
+        )
+        row_of = sorted(range(len(order)), key=order.__getitem__)
+        token_ids, is_finite = sampled.tolist(), finite.tolist()
+        return StepResult([token_ids[row] for row in row_of], [is_finite[row] for row in row_of])
+
+    def _forward(self, rows: list[tuple[Request, int]]) -> torch.Tensor:
+        """[rows, vocab]: the logits after each row's last token of this step."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        last_rows: list[int] = []
+        for request, num_tokens in rows:
+            start = request.num_computed_tokens
+            token_ids += request.token_ids[start : start + num_tokens]
+            positions += range(start, start + num_tokens)
+            last_rows.append(len(token_ids) - 1)
+        self._attention.begin(
+            BatchLayout(
+                query_lens=[n for _, n in rows],
+                context_lens=[request.num_computed_tokens + n for request, n in rows],
+                block_tables=[request.block_table for request, _ in rows],
+            )
+        )
+        device = self._model.device
+        return self._model.logits(
+            torch.tensor(token_ids, device=device),
+            torch.tensor(positions, device=device),
+            torch.tensor(last_rows, device=device),
+            self._attention,
+        )
+
+
+def _row_order(request: Request, num_tokens: int) -> tuple[bool, int]:
+    """Single queries first by ascending length: BatchLayout's order."""
+    return (num_tokens != 1, request.num_computed_tokens if num_tokens == 1 else 0)

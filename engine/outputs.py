@@ -1,0 +1,96 @@
+"""What leaves the engine: a request's result with its metrics, and the engine's statistics."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.errors import EngineError
+from engine.request import Request
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """What one request took. Times are whole microseconds.
+
+    `queue_us + prefill_us + decode_us == total_us` always holds. `first_token_us` runs from
+    arrival to the first output token and is 0 when there was none. `device_us` is the request's
+    share of the wall time of the steps it took part in.
+    """
+
+    queue_us: int
+    prefill_us: int
+    first_token_us: int
+    decode_us: int
+    total_us: int
+    device_us: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    preemptions: int
+    recomputed_tokens: int
+
+    @classmethod
+    def of(cls, request: Request, now_us: int) -> "RequestMetrics":
+        """Read the marks of a request that ends at `now_us`."""
+        first_token = request.first_token_us
+        decode_start = now_us if first_token is None else first_token
+        scheduled = request.first_scheduled_us
+        queue_end = now_us if scheduled is None else scheduled
+        return cls(
+            queue_us=queue_end - request.arrival_us,
+            prefill_us=decode_start - queue_end,
+            first_token_us=0 if first_token is None else first_token - request.arrival_us,
+            decode_us=now_us - decode_start,
+            total_us=now_us - request.arrival_us,
+            device_us=request.device_us,
+            prompt_tokens=request.num_prompt_tokens,
+            cached_tokens=request.num_cached_tokens,
+            output_tokens=request.num_output_tokens,
+            preemptions=request.num_preemptions,
+            recomputed_tokens=request.num_recomputed_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """The terminal answer of one request; `error` is set when the reason is ERROR."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    error: EngineError | None
+    metrics: RequestMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A reading of the engine; counters run from its start, times are microseconds.
+
+    `kv_blocks_used` counts referenced blocks; cached blocks that no request holds are free.
+    `fragmentation` is the share of token slots in used blocks that hold no token yet.
+    """
+
+    running: int
+    waiting: int
+    steps: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    kv_utilization: float
+    fragmentation: float
+    prefix_hit_tokens: int
+    prefix_query_tokens: int
+    preemptions: int
+    recomputed_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+    last_step_us: int
+    busy_us: int

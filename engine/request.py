@@ -1,0 +1,81 @@
+"""One sequence on its way through the engine: its tokens, its blocks and its marks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.sampling_params import SamplingParams
+
+
+class RequestStatus(StrEnum):
+    """Where a request stands; a preempted request is waiting again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt and its continuation.
+
+    Attributes:
+        token_ids: every known token: the prompt, then the output.
+        num_computed_tokens: known tokens whose keys and values are in the cache.
+        block_table: ids of the blocks that hold them, in order.
+        block_hashes: chained hashes of the full blocks, as far as they were needed.
+        max_computed_tokens: high-water mark of `num_computed_tokens`; work below it is repeated.
+        arrival_us, first_scheduled_us, first_token_us: clock marks in microseconds.
+        device_us: this request's share of step wall time, in microseconds.
+    """
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    params: SamplingParams
+    priority: int = 0
+    arrival_us: int = 0
+
+    status: RequestStatus = RequestStatus.WAITING
+    token_ids: list[int] = field(init=False)
+    num_computed_tokens: int = 0
+    max_computed_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+
+    first_scheduled_us: int | None = None
+    first_token_us: int | None = None
+    device_us: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    num_recomputed_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - len(self.prompt_token_ids)
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[len(self.prompt_token_ids) :]
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    def advance(self, num_tokens: int) -> None:
+        """Count `num_tokens` more as computed."""
+        start = self.num_computed_tokens
+        end = start + num_tokens
+        self.num_recomputed_tokens += max(0, min(end, self.max_computed_tokens) - start)
+        self.num_computed_tokens = end
+        self.max_computed_tokens = max(end, self.max_computed_tokens)

@@ -1,0 +1,236 @@
+"""Which request computes how many tokens in the next step.
+
+There are no phases: every running request asks for all tokens it knows but has not computed.
+A chunk of a long prompt, a decode, the rest after a prefix hit and the recomputation after a
+preemption are one case. Nothing here touches a device.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+
+from engine.block_manager import BlockManager
+from engine.config import EngineConfig
+from engine.request import Request, RequestStatus
+
+MAX_HELD_PER_STEP = 64
+"""Waiting requests looked past in one step because a sibling computes their prefix."""
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step: `num_tokens[i]` tokens of `requests[i]`.
+
+    `budget` is the number of tokens the step may still take. `stuck` is a request that can never
+    be scheduled, found when nothing else could run.
+    """
+
+    budget: int
+    requests: list[Request] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    num_preempted: int = 0
+    stuck: Request | None = None
+
+    def add(self, request: Request, num_tokens: int) -> None:
+        self.requests.append(request)
+        self.num_tokens.append(num_tokens)
+        self.budget -= num_tokens
+
+    def discard(self, request: Request) -> None:
+        """Take a request out again, if it was planned."""
+        if request in self.requests:
+            index = self.requests.index(request)
+            del self.requests[index]
+            self.budget += self.num_tokens.pop(index)
+
+
+class Scheduler:
+    """Holds the waiting and the running requests and plans one step at a time."""
+
+    def __init__(self, config: EngineConfig, blocks: BlockManager) -> None:
+        self._config = config
+        self._blocks = blocks
+        self._watermark_blocks = int(config.watermark * blocks.num_blocks)
+        # More urgent first (higher priority), then first come; the number breaks ties for good.
+        self._waiting: list[tuple[int, int, Request]] = []
+        self._order_of: dict[str, int] = {}
+        self._num_added = 0
+        self._num_steps = 0
+        self.running: list[Request] = []
+        self.num_preemptions = 0
+        self.prefix_hit_tokens = 0
+        self.prefix_query_tokens = 0
+        self._num_published: dict[str, int] = {}
+        # Hashes of prefix blocks that a running request is about to compute, with that request.
+        self._leader_of: dict[bytes, Request] = {}
+
+    @property
+    def waiting(self) -> list[Request]:
+        """Waiting requests, in no particular order."""
+        return [entry[-1] for entry in self._waiting]
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: Request) -> None:
+        """Queue a new request behind its equals."""
+        self._order_of[request.request_id] = self._num_added
+        self._num_added += 1
+        self._enqueue(request)
+
+    def schedule(self, now_us: int) -> StepPlan:
+        """Plan the next step and reserve its blocks."""
+        self._num_steps += 1
+        plan = StepPlan(budget=self._config.max_num_batched_tokens)
+        self._force_preemption(plan)
+        self._schedule_running(plan)
+        # A step that had to preempt has no room for newcomers: admitting now would thrash.
+        if not plan.num_preempted:
+            self._admit(plan, now_us)
+            if not plan.requests and self._waiting:
+                plan.stuck = self._waiting[0][-1]
+        return plan
+
+    def record(self, request: Request, num_tokens: int) -> None:
+        """Count tokens that a step computed and open their full blocks to other requests."""
+        request.advance(num_tokens)
+        before = self._num_published[request.request_id]
+        after = self._blocks.publish(request, before)
+        for block_hash in request.block_hashes[before:after]:
+            self._stop_leading(request, block_hash)
+        self._num_published[request.request_id] = after
+
+    def remove(self, request: Request) -> None:
+        """Take a request out for good, wherever it is, and free its blocks."""
+        if request.status is RequestStatus.RUNNING:
+            self._leave_running(request)
+        elif request.status is RequestStatus.WAITING:
+            self._waiting = [entry for entry in self._waiting if entry[-1] is not request]
+            heapq.heapify(self._waiting)
+        request.status = RequestStatus.FINISHED
+        self._order_of.pop(request.request_id, None)
+
+    def check_integrity(self) -> None:
+        """Assert that queues, tables and blocks agree."""
+        assert all(r.status is RequestStatus.RUNNING for r in self.running)
+        assert all(r.status is RequestStatus.WAITING for r in self.waiting)
+        assert all(not r.block_table for r in self.waiting), "waiting request holds blocks"
+        assert all(r.num_computed_tokens <= r.num_tokens for r in self.running)
+        assert len(self._order_of) == len(self.running) + len(self._waiting)
+        assert all(r in self.running for r in self._leader_of.values())
+        self._blocks.check_integrity(self.running)
+
+    def _enqueue(self, request: Request) -> None:
+        request.status = RequestStatus.WAITING
+        order = self._order_of[request.request_id]
+        heapq.heappush(self._waiting, (-request.priority, order, request))
+
+    def _chunk(self, request: Request, budget: int) -> int:
+        return min(request.num_uncomputed_tokens, budget, self._config.long_prefill_tokens)
+
+    def _schedule_running(self, plan: StepPlan) -> None:
+        """Plan the running requests, decodes first."""
+        # Decodes cost one token each and end soonest, so no prefill may starve them.
+        for request in sorted(self.running, key=lambda r: r.num_uncomputed_tokens > 1):
+            if not plan.budget:
+                break
+            if request.status is RequestStatus.RUNNING:  # else preempted for one before it
+                num_tokens = self._chunk(request, plan.budget)
+                if self._reserve(request, num_tokens, plan):
+                    plan.add(request, num_tokens)
+
+    def _reserve(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
+        """Get blocks for the request's next tokens, preempting as needed; False if it lost."""
+        while not self._blocks.ensure(request, request.num_computed_tokens + num_tokens):
+            victim = min(self.running, key=self._worth)
+            self._preempt(victim, plan)
+            if victim is request:
+                return False
+        return True
+
+    def _worth(self, request: Request) -> tuple[int, int, int]:
+        """Preemption takes the least: worst priority, least recomputation, newest."""
+        order = self._order_of[request.request_id]
+        return (request.priority, request.num_computed_tokens, -order)
+
+    def _preempt(self, request: Request, plan: StepPlan) -> None:
+        plan.discard(request)
+        self._leave_running(request)
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        plan.num_preempted += 1
+        self._enqueue(request)
+
+    def _force_preemption(self, plan: StepPlan) -> None:
+        """The test switch: preempt the cheapest victim every so many steps."""
+        every = self._config.preempt_every
+        if not every or self._num_steps % every:
+            return
+        # At most one per output token, else a recomputation longer than the period never ends.
+        ready = [r for r in self.running if r.num_preemptions <= r.num_output_tokens]
+        if ready:
+            self._preempt(min(ready, key=self._worth), plan)
+
+    def _leave_running(self, request: Request) -> None:
+        self.running.remove(request)
+        for block_hash in request.block_hashes[self._num_published.pop(request.request_id) :]:
+            self._stop_leading(request, block_hash)
+        self._blocks.release(request)
+
+    def _admit(self, plan: StepPlan, now_us: int) -> None:
+        """Start waiting requests while tokens, rows and blocks last."""
+        held: list[tuple[int, int, Request]] = []
+        promised = sum(self._blocks.missing_blocks(r) for r in self.running)
+        while self._waiting and plan.budget and len(self.running) < self._config.max_num_seqs:
+            request = self._waiting[0][-1]
+            prefix = self._blocks.cached_prefix(request)
+            if self._has_leader(request, len(prefix)):
+                held.append(heapq.heappop(self._waiting))
+                if len(held) == MAX_HELD_PER_STEP:
+                    break
+                continue
+            if not self._fits(request, prefix, promised):
+                break
+            heapq.heappop(self._waiting)
+            self._start(request, prefix, now_us)
+            num_tokens = self._chunk(request, plan.budget)
+            self._blocks.ensure(request, request.num_computed_tokens + num_tokens)
+            promised += self._blocks.missing_blocks(request)
+            plan.add(request, num_tokens)
+        for entry in held:
+            heapq.heappush(self._waiting, entry)
+
+    def _fits(self, request: Request, prefix: list[int], promised: int) -> bool:
+        """Whether the whole request fits beside what running requests still have to allocate.
+
+        The watermark leaves room for decodes to grow; an idle engine needs none.
+        """
+        needed = self._blocks.blocks_for(request.num_tokens) - len(prefix)
+        reserve = self._watermark_blocks if self.running else 0
+        return needed + promised + reserve <= self._blocks.free_after_sharing(prefix)
+
+    def _start(self, request: Request, prefix: list[int], now_us: int) -> None:
+        self._blocks.share(request, prefix)
+        request.status = RequestStatus.RUNNING
+        self.running.append(request)
+        self._num_published[request.request_id] = len(prefix)
+        for block_hash in self._blocks.prefix_hashes(request)[len(prefix) :]:
+            self._leader_of.setdefault(block_hash, request)
+        if request.first_scheduled_us is None:
+            request.first_scheduled_us = now_us
+            request.num_cached_tokens = request.num_computed_tokens
+            self.prefix_hit_tokens += request.num_computed_tokens
+            self.prefix_query_tokens += request.num_tokens
+        request.max_computed_tokens = max(request.max_computed_tokens, request.num_computed_tokens)
+
+    def _has_leader(self, request: Request, num_cached_blocks: int) -> bool:
+        """Whether a running request is about to compute the next block of this prefix.
+
+        Waiting for it costs a step or two; starting now would compute the same prefix twice.
+        """
+        hashes = self._blocks.prefix_hashes(request)
+        return len(hashes) > num_cached_blocks and hashes[num_cached_blocks] in self._leader_of
+
+    def _stop_leading(self, request: Request, block_hash: bytes) -> None:
+        if self._leader_of.get(block_hash) is request:
+            del self._leader_of[block_hash]

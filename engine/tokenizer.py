@@ -1,0 +1,173 @@
+"""Text to token ids and back, and chat templates, without torch and without remote code.
+
+Reads tokenizer.json by the `tokenizers` library and renders the folder's chat template in a
+sandbox. One instance per thread.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import tokenizers
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import CallBlock, Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engine.errors import InvalidParams, UnsupportedModel
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class Tokenizer:
+    """The tokenizer of one model folder.
+
+    Raises:
+        UnsupportedModel: the folder has no readable tokenizer.json.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = Path(folder) / "tokenizer.json"
+        if not path.is_file():
+            raise UnsupportedModel(
+                f"{path} is missing; save the tokenizer in its fast form (tokenizer.json)."
+            )
+        try:
+            self._backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise UnsupportedModel(f"{path} can't be read: {error}") from error
+        # A saved truncation or padding would silently change prompts.
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        settings = _read_object(Path(folder) / "tokenizer_config.json")
+        self._special_tokens = {
+            name: _token_text(settings[name]) for name in SPECIAL_TOKENS if settings.get(name)
+        }
+        self.eos_token_ids = self._find_eos(Path(folder))
+        self._template = _compile_template(_template_source(Path(folder), settings))
+
+    @property
+    def num_token_ids(self) -> int:
+        """One more than the largest token id."""
+        return max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids of `text`; special tokens are those the tokenizer puts around any text."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids` without special tokens."""
+        return self._backend.decode(ids, skip_special_tokens=True)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation, up to where the assistant's answer begins.
+
+        The template writes its own special tokens, so none are added to its text.
+
+        Raises:
+            InvalidParams: there is no template, or it refuses the messages.
+        """
+        if self._template is None:
+            raise InvalidParams(
+                "The model has no chat template; send a plain prompt instead.", "messages"
+            )
+        try:
+            text = self._template.render(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **self._special_tokens,
+            )
+        # A template is foreign code: what it does wrong is always this one request's error.
+        except Exception as error:
+            raise InvalidParams(
+                f"The model's chat template refuses these messages: {error}", "messages"
+            ) from error
+        return self.encode(text, add_special_tokens=False)
+
+    def _find_eos(self, folder: Path) -> frozenset[int]:
+        """Every id that ends an output, by generation_config, config and tokenizer."""
+        found: set[int] = set()
+        for name in ("generation_config.json", "config.json"):
+            value = _read_object(folder / name).get("eos_token_id")
+            found.update(value if isinstance(value, list) else [value] if value is not None else [])
+        eos_token = self._special_tokens.get("eos_token")
+        if eos_token is not None:
+            token_id = self._backend.token_to_id(eos_token)
+            found.update([] if token_id is None else [token_id])
+        return frozenset(found)
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks the assistant's text for training; here it is only its content."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("_render"), [], [], body).set_lineno(line)
+
+    def _render(self, caller: Any) -> str:  # noqa: ANN401 - jinja passes its own macro
+        return str(caller())
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file that may be missing."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UnsupportedModel(f"{path} is not valid JSON: {error}.") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _token_text(value: object) -> str:
+    """A special token is written as a string or as an object with its content."""
+    return str(value["content"]) if isinstance(value, dict) else str(value)
+
+
+def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
+    """The chat template: a file of its own, else the setting; of a named list, the default."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    source = settings.get("chat_template")
+    if isinstance(source, list):
+        by_name = {entry.get("name"): entry.get("template") for entry in source}
+        source = by_name.get("default")
+    return source if isinstance(source, str) else None
+
+
+def _compile_template(source: str | None) -> jinja2.Template | None:
+    if source is None:
+        return None
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as error:
+        raise UnsupportedModel(f"The model's chat template is not valid: {error}") from error
+
+
+def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = False) -> str:
+    """Jinja's own filter escapes HTML, which templates don't expect."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)

@@ -1,0 +1,61 @@
+"""The settings of one installation: the only module that reads the environment."""
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Every setting, with its unit in its name.
+
+    Each is read from ``TOKENMILL_<NAME>``; the two service addresses also from the plain
+    ``DATABASE_URL`` and ``BROKER_URL`` that hosting platforms set. Without addresses the embedded
+    services of ``data_dir`` are used.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="TOKENMILL_", frozen=True, populate_by_name=True)
+
+    data_dir: Path = Path(".tokenmill")
+    database_url: str | None = Field(default=None, validation_alias="DATABASE_URL")
+    broker_url: str | None = Field(default=None, validation_alias="BROKER_URL")
+
+    max_file_bytes: int = Field(default=4 * 1024**3, gt=0)
+    max_job_lines: int = Field(default=1_000_000, gt=0)
+    max_line_bytes: int = Field(default=10 * 1024**2, gt=0)
+    shard_lines: int = Field(default=64, gt=0)
+
+    lease_seconds: float = Field(default=60.0, gt=0)
+    heartbeat_seconds: float = Field(default=15.0, gt=0)
+    tick_seconds: float = Field(default=5.0, gt=0)
+    grace_seconds: float = Field(default=25.0, ge=0)
+
+    device: str = "cpu"
+    dtype: str = "auto"
+    memory_utilization: float = Field(default=0.5, gt=0, lt=1)
+    max_num_seqs: int = Field(default=64, gt=0)
+    max_num_batched_tokens: int = Field(default=512, gt=0)
+    log_format: str = Field(default="console", pattern="^(console|json)$")
+
+    @property
+    def models_dir(self) -> Path:
+        """Where model folders live on this host."""
+        return self.data_dir / "models"
+
+
+def load_settings(data_dir: Path | None = None) -> Settings:
+    """The settings of the environment; a ``data_dir`` given on the command line wins."""
+    settings = Settings()
+    if data_dir is not None:
+        settings = settings.model_copy(update={"data_dir": data_dir})
+    return settings.model_copy(update={"data_dir": settings.data_dir.expanduser().resolve()})
+
+
+def child_environment(settings: Settings, database_url: str, broker_url: str) -> dict[str, str]:
+    """The environment of a child process that must find the same installation as we do."""
+    return os.environ | {
+        "DATABASE_URL": database_url,
+        "BROKER_URL": broker_url,
+        "TOKENMILL_DATA_DIR": str(settings.data_dir),
+    }

@@ -1,0 +1,22 @@
+"""Bulk loading through Postgres' COPY, on the session's own connection and transaction."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from psycopg import sql
+from sqlalchemy.orm import Session
+
+
+def copy_rows(
+    session: Session, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> None:
+    """Append rows to a table (a statement of its own; nothing is read back)."""
+    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
+        sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, columns))
+    )
+    connection = session.connection().connection.driver_connection
+    if connection is None:
+        raise RuntimeError("the session's connection is closed")
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        for row in rows:
+            copy.write_row(row)

@@ -1,0 +1,53 @@
+"""Bringing a database to the newest schema, from code."""
+
+from datetime import UTC, datetime
+from importlib.resources import files
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+from runner.db.partitions import ensure_partitions
+from runner.db.session import create_database_engine
+
+
+def upgrade(database_url: str) -> None:
+    """Apply every migration that is missing and make the partitions of the coming weeks."""
+    engine = create_database_engine(database_url)
+    try:
+        with engine.begin() as connection:
+            command.upgrade(_config(connection), "head")
+        with engine.begin() as connection:
+            ensure_partitions(connection, datetime.now(UTC))
+    finally:
+        engine.dispose()
+
+
+def downgrade(database_url: str, revision: str = "base") -> None:
+    """Undo migrations down to a revision; data of dropped tables is lost."""
+    engine = create_database_engine(database_url)
+    try:
+        with engine.begin() as connection:
+            command.downgrade(_config(connection), revision)
+    finally:
+        engine.dispose()
+
+
+def pending(database_url: str) -> bool:
+    """Whether the database lacks a migration."""
+    engine = create_database_engine(database_url)
+    try:
+        with engine.connect() as connection:
+            head = ScriptDirectory.from_config(_config(connection)).get_current_head()
+            return MigrationContext.configure(connection).get_current_revision() != head
+    finally:
+        engine.dispose()
+
+
+def _config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(files("migrations")))
+    config.attributes["connection"] = connection
+    return config

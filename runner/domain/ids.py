@@ -1,0 +1,65 @@
+"""Identifiers: UUIDs ordered by time inside, short prefixed texts outside."""
+
+from datetime import datetime
+from typing import NewType
+from uuid import UUID
+
+import uuid_utils.compat
+
+ProjectId = NewType("ProjectId", UUID)
+ApiKeyId = NewType("ApiKeyId", UUID)
+ModelId = NewType("ModelId", UUID)
+FileId = NewType("FileId", UUID)
+JobId = NewType("JobId", UUID)
+WorkerId = NewType("WorkerId", UUID)
+PriceId = NewType("PriceId", UUID)
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
+_VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
+_LENGTH = 26  # characters that hold 128 bits
+
+PROJECT_PREFIX = "proj_"
+API_KEY_PREFIX = "key_"
+FILE_PREFIX = "file-"
+JOB_PREFIX = "batch_"
+ITEM_PREFIX = "batch_req_"
+WORKER_PREFIX = "worker_"
+
+
+def new_uuid() -> UUID:
+    """A version 7 UUID: its first 48 bits are the time in milliseconds."""
+    return uuid_utils.compat.uuid7()
+
+
+def encode(prefix: str, value: UUID) -> str:
+    """The outer form of an id, e.g. ``batch_06etk…`` (prefix and 26 characters)."""
+    number = value.int
+    letters = []
+    for _ in range(_LENGTH):
+        letters.append(_ALPHABET[number & 31])
+        number >>= 5
+    return prefix + "".join(reversed(letters))
+
+
+def decode(prefix: str, text: str) -> UUID | None:
+    """The UUID behind an outer id, or None when the text cannot be one."""
+    body = text[len(prefix) :]
+    if not text.startswith(prefix) or len(body) != _LENGTH:
+        return None
+    number = 0
+    for letter in body:
+        value = _VALUES.get(letter)
+        if value is None:
+            return None
+        number = number << 5 | value
+    return UUID(int=number) if number < 1 << 128 else None
+
+
+def item_id(job_id: UUID, idx: int) -> str:
+    """The wire id of one line of a job: the job's letters and the line's number."""
+    return f"{ITEM_PREFIX}{encode('', job_id)}_{idx}"
+
+
+def first_uuid_at(moment: datetime) -> UUID:
+    """The smallest version 7 UUID of a moment: the bound of a partition by time."""
+    return UUID(int=int(moment.timestamp() * 1000) << 80)

@@ -1,0 +1,69 @@
+"""A lease as a worker holds it, and a finished line as it hands it back."""
+
+from dataclasses import dataclass
+
+from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId
+from runner.domain.pricing import Price
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKey:
+    """One lease of one shard. ``epoch`` is the fencing token: each lease has a higher one."""
+
+    job_id: JobId
+    shard_no: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's time-bound hold of a shard, with what running its lines needs."""
+
+    key: ShardKey
+    attempt: int
+    suspect: bool
+    priority: int
+    project_id: ProjectId
+    api_key_id: ApiKeyId | None
+    model_id: ModelId
+    price: Price
+    endpoint: str
+    input_file_id: FileId
+    idx: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInput:
+    """A line to run, as it stands in its file."""
+
+    idx: int
+    custom_id: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LineMetrics:
+    """What the engine measured for one line (times in microseconds, by one monotonic clock)."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_us: int = 0
+    prefill_us: int = 0
+    first_token_us: int = 0
+    decode_us: int = 0
+    total_us: int = 0
+    device_us: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedItem:
+    """The terminal answer of one item. Only an answer that did not fail is billed."""
+
+    lease: Lease
+    idx: int
+    failed: bool
+    line: bytes
+    metrics: LineMetrics

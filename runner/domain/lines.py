@@ -1,0 +1,185 @@
+"""One line of an input file: the only parser, for check at ingest and for use in the worker.
+
+Lines are bytes, split on ``\\n`` only. Envelope and body are decoded by msgspec both times, so
+what was checked is what runs.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+MAX_CUSTOM_ID = 512  # characters
+_BOM = b"\xef\xbb\xbf"
+
+
+class Line(msgspec.Struct):
+    """The envelope of a line; ``body`` stays raw until the endpoint's own type reads it."""
+
+    custom_id: str
+    method: Literal["POST"]
+    url: str
+    body: msgspec.Raw
+
+
+class BodyHead(msgspec.Struct):
+    """What ingest must know of a body: who answers, and the text that may be shared."""
+
+    model: str
+    stream: bool | None = None
+    messages: msgspec.Raw = msgspec.Raw(b"")
+    prompt: msgspec.Raw = msgspec.Raw(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLine:
+    """A line that passed: its custom id, its model, and its prompt as written (bytes)."""
+
+    custom_id: str
+    model: str
+    prompt: bytes
+
+
+class LineError(Exception):
+    """One fault of one line, in the words of the wire contract."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """Where a line lies in its file. ``number`` counts from 1 and includes blank lines."""
+
+    number: int
+    offset: int
+    data: bytes
+
+
+_line_decoder = msgspec.json.Decoder(Line)
+_body_decoder = msgspec.json.Decoder(BodyHead)
+_any_decoder = msgspec.json.Decoder()
+
+
+def split_lines(pieces: Iterable[bytes], max_line_bytes: int) -> Iterator[RawLine]:
+    """Cut a stream of pieces into its non-blank lines, without ever holding the whole file.
+
+    A leading byte order mark and a trailing carriage return are not part of a line. A line longer
+    than ``max_line_bytes`` comes out cut to ``max_line_bytes + 1`` bytes: long enough to be told.
+    """
+    number, start, skipped = 0, 0, 0
+    rest = b""
+    for piece in pieces:
+        *whole, rest_of_piece = piece.split(b"\n")
+        for part in whole:
+            number += 1
+            data = rest + part
+            yield from _non_blank(number, start, data)
+            start += len(data) + skipped + 1
+            rest, skipped = b"", 0
+        rest += rest_of_piece
+        if len(rest) > max_line_bytes + 1:  # keep only what proves the fault
+            skipped += len(rest) - max_line_bytes - 1
+            rest = rest[: max_line_bytes + 1]
+    if rest:
+        yield from _non_blank(number + 1, start, rest)
+
+
+def _non_blank(number: int, offset: int, data: bytes) -> Iterator[RawLine]:
+    if offset == 0 and data.startswith(_BOM):
+        data = data[len(_BOM) :]
+        offset = len(_BOM)
+    if data.endswith(b"\r"):
+        data = data[:-1]
+    if data.strip():
+        yield RawLine(number, offset, data)
+
+
+def parse_line(data: bytes, endpoint: str, max_line_bytes: int) -> ParsedLine:
+    """Check one line against its job's endpoint.
+
+    Raises:
+        LineError: the first fault found, with code, sentence and param.
+    """
+    if len(data) > max_line_bytes:
+        raise LineError("line_too_long", f"The line has more than {max_line_bytes:,} bytes.")
+    try:
+        line = _line_decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _envelope_fault(data, error) from None
+    _check_custom_id(line.custom_id)
+    if line.url != endpoint:
+        code = "url_mismatch" if line.url in ENDPOINTS else "invalid_url"
+        raise LineError(
+            code, f"url is {line.url[:100]!r}, but the batch was made for {endpoint!r}.", "url"
+        )
+    head = _body_head(line.body)
+    if head.stream:
+        raise LineError(
+            "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
+        )
+    return ParsedLine(line.custom_id, head.model, bytes(head.messages) or bytes(head.prompt))
+
+
+def _check_custom_id(custom_id: str) -> None:
+    if not custom_id or len(custom_id) > MAX_CUSTOM_ID or not custom_id.isprintable():
+        raise LineError(
+            "invalid_request",
+            f"custom_id must have 1 to {MAX_CUSTOM_ID} printable characters.",
+            "custom_id",
+        )
+
+
+def _body_head(body: msgspec.Raw) -> BodyHead:
+    try:
+        return _body_decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _body_fault(body, error) from None
+
+
+def _envelope_fault(data: bytes, error: Exception) -> LineError:
+    """Say precisely what is wrong with an envelope that did not decode."""
+    fields = _as_object(data)
+    if fields is None:
+        return LineError("invalid_json_line", f"The line is not one JSON object: {_brief(error)}.")
+    for name in ("custom_id", "method", "url", "body"):
+        if name not in fields:
+            return LineError("missing_required_parameter", f"The line has no {name}.", name)
+    for name, kind, word in (("custom_id", str, "a string"), ("url", str, "a string")):
+        if not isinstance(fields[name], kind):
+            return LineError("invalid_type", f"{name} must be {word}.", name)
+    if fields["method"] != "POST":
+        return LineError("invalid_request", 'method must be "POST".', "method")
+    return LineError("invalid_json_line", f"The line cannot be read: {_brief(error)}.")
+
+
+def _body_fault(body: msgspec.Raw, error: Exception) -> LineError:
+    fields = _as_object(body)
+    if fields is None:
+        return LineError("invalid_type", "body must be a JSON object.", "body")
+    if "model" not in fields:
+        return LineError("missing_required_parameter", "The body names no model.", "body.model")
+    if not isinstance(fields["model"], str):
+        return LineError("invalid_type", "model must be a string.", "body.model")
+    if not isinstance(fields.get("stream"), bool | None):
+        return LineError("invalid_type", "stream must be true or false.", "body.stream")
+    return LineError("invalid_json_line", f"The body cannot be read: {_brief(error)}.", "body")
+
+
+def _as_object(data: bytes | msgspec.Raw) -> dict[str, Any] | None:
+    try:
+        value = _any_decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _brief(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error)[:200].rstrip(".")

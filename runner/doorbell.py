@@ -1,0 +1,60 @@
+"""Waking other processes, and no more than that.
+
+A ring says "look at the database now". It is sent after the transaction that rang it has
+committed, carries only ids, and may be lost: every receiver also looks by itself from time to time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session, sessionmaker
+
+
+class Bell(StrEnum):
+    """Who should look: a CPU worker at one job, or all engine workers at the queue."""
+
+    INGEST = "ingest"
+    FINALISE = "finalise"
+    WAKE = "wake"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One message: which bell, and for which job (none for a plain wake)."""
+
+    bell: Bell
+    job_id: UUID | None = None
+
+
+Send = Callable[[Ring], None]
+
+_PENDING = "doorbell"
+
+
+def ring(session: Session, bell: Bell, job_id: UUID | None = None) -> None:
+    """Ring once this session's transaction has committed; a rollback forgets it."""
+    pending: list[Ring] = session.info.setdefault(_PENDING, [])
+    message = Ring(bell, job_id)
+    if message not in pending:
+        pending.append(message)
+
+
+def connect_doorbell(sessions: sessionmaker[Session], send: Send) -> None:
+    """Have every session of a factory deliver its rings through ``send`` after commit."""
+
+    def deliver(session: Session) -> None:
+        # SQLAlchemy also fires after_commit when a savepoint is released, before the real commit.
+        if session.in_nested_transaction():
+            return
+        for message in session.info.pop(_PENDING, []):
+            send(message)
+
+    def forget(session: Session) -> None:
+        session.info.pop(_PENDING, None)
+
+    event.listen(sessions, "after_commit", deliver)
+    event.listen(sessions, "after_rollback", forget)

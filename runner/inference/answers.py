@@ -1,0 +1,57 @@
+"""A model's answer as the JSON body of the wire contract."""
+
+import msgspec
+
+from runner.domain.ids import item_id
+from runner.domain.leases import LineMetrics
+from runner.inference.backend import Completion, Task
+from runner.inference.requests import CHAT
+
+_encoder = msgspec.json.Encoder()
+
+
+def answer_body(task: Task, completion: Completion, metrics: LineMetrics) -> bytes:
+    """The body of a 200 answer. It depends on the line and the job only, not on when it ran."""
+    job_id = task.lease.key.job_id
+    created = job_id.int >> 80  # the job's creation, in milliseconds
+    is_chat = task.request.endpoint == CHAT
+    prefix, kind = ("chatcmpl-", "chat.completion") if is_chat else ("cmpl-", "text_completion")
+    return _encoder.encode(
+        {
+            "id": prefix + item_id(job_id, task.idx),
+            "object": kind,
+            "created": created // 1000,
+            "model": task.request.model,
+            "choices": [_chat_choice(completion) if is_chat else _text_choice(completion)],
+            "usage": _usage(metrics),
+            "system_fingerprint": None,
+        }
+    )
+
+
+def _chat_choice(completion: Completion) -> dict[str, object]:
+    return {
+        "index": 0,
+        "message": {"role": "assistant", "content": completion.text, "refusal": None},
+        "logprobs": None,
+        "finish_reason": completion.finish_reason,
+    }
+
+
+def _text_choice(completion: Completion) -> dict[str, object]:
+    return {
+        "index": 0,
+        "text": completion.text,
+        "logprobs": None,
+        "finish_reason": completion.finish_reason,
+    }
+
+
+def _usage(metrics: LineMetrics) -> dict[str, object]:
+    return {
+        "prompt_tokens": metrics.prompt_tokens,
+        "completion_tokens": metrics.output_tokens,
+        "total_tokens": metrics.prompt_tokens + metrics.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": metrics.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }

@@ -1,0 +1,82 @@
+"""The one seam between the worker and whatever generates tokens."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.domain.leases import ItemInput, Lease, LineMetrics
+from runner.inference.requests import LineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A line ready to run: parsed and tokenised. ``key`` is unique within a worker's life."""
+
+    key: str
+    lease: Lease
+    idx: int
+    custom_id: str
+    request: LineRequest
+    prompt_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model said to one line."""
+
+    text: str
+    finish_reason: str  # stop | length
+
+
+class LineRefusal(Exception):
+    """A line that cannot be answered: the HTTP status and error its result will carry."""
+
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one task: a completion or a refusal, and what it took."""
+
+    task: Task
+    answer: Completion | LineRefusal
+    metrics: LineMetrics
+
+
+class Backend(Protocol):
+    """A model that runs many tasks at once. ``prepare`` may be called from another thread."""
+
+    rows: int  # sequences it runs at once
+    description: str
+
+    def prepare(self, lease: Lease, item: ItemInput) -> Task:
+        """Parse and tokenise a line.
+
+        Raises:
+            LineRefusal: this line cannot be answered; no other line is touched.
+        """
+
+    def submit(self, task: Task) -> None:
+        """Queue a task.
+
+        Raises:
+            LineRefusal: the model cannot take it (too long, a bad parameter).
+        """
+
+    def step(self) -> list[Outcome]:
+        """Do one step's work; returns the tasks that ended in it."""
+
+    def abort(self, keys: Iterable[str]) -> int:
+        """Drop tasks at once; returns the device microseconds they had cost."""
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks submitted and not ended."""
+
+    def stats(self) -> Mapping[str, float]:
+        """Counters and gauges for the worker's row."""

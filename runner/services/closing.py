@@ -1,0 +1,110 @@
+"""The end of a job: its counts proven, its two views measured, its totals frozen."""
+
+import logging
+from dataclasses import asdict
+from uuid import UUID
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from runner.db.clock import seconds_from_now
+from runner.db.models import File, Job, Shard
+from runner.domain.states import PENDING_SHARD_STATES, JobState
+from runner.doorbell import Bell, ring
+from runner.services.contents import ERROR, OUTPUT, ViewSize, index_view
+from runner.services.files import OUTPUT_PURPOSE
+from runner.services.jobs import announce_end, running_totals
+
+logger = logging.getLogger(__name__)
+
+
+class CountsDiffer(Exception):
+    """A job's results do not add up to its lines; it is not closed. This would be our own bug."""
+
+
+def close_if_drained(session: Session, job_id: UUID) -> None:
+    """When no shard of a job is waiting or leased any more, ask for its files to be closed.
+
+    Call it in a transaction after the one that ended a shard: of two workers that end the last
+    two shards at once, the one that commits later then sees both.
+    """
+    pending = (
+        select(Shard.shard_no)
+        .where(Shard.job_id == job_id, Shard.state.in_(PENDING_SHARD_STATES))
+        .exists()
+    )
+    session.execute(
+        update(Job)
+        .where(Job.id == job_id, Job.state == JobState.IN_PROGRESS, ~pending)
+        .values(state=JobState.FINALIZING, outcome="completed", finalizing_at=func.now())
+    )
+    waiting = select(Job.id).where(
+        Job.id == job_id, Job.state.in_((JobState.FINALIZING, JobState.CANCELLING)), ~pending
+    )
+    if session.scalar(waiting) is not None:
+        ring(session, Bell.FINALISE, job_id)
+
+
+def close_job(session: Session, job_id: UUID) -> bool:
+    """Bring a drained job to its terminal state; harmless when repeated or raced.
+
+    Raises:
+        CountsDiffer: the results do not add up to the lines; nothing is changed.
+    """
+    job = session.scalars(select(Job).where(Job.id == job_id).with_for_update()).one_or_none()
+    if job is None or job.state not in (JobState.FINALIZING, JobState.CANCELLING):
+        return False
+    leased = select(Shard.shard_no).where(
+        Shard.job_id == job_id, Shard.state.in_(PENDING_SHARD_STATES)
+    )
+    if session.scalar(leased.limit(1)) is not None:
+        return False
+    state = JobState(job.outcome or JobState.COMPLETED)
+    output = _close_view(session, job, OUTPUT, job.output_file_id, state)
+    errors = _close_view(session, job, ERROR, job.error_file_id, state)
+    total = job.total_items or 0
+    if output.lines + errors.lines != total:
+        raise CountsDiffer(
+            f"job {job_id}: {output.lines} output and {errors.lines} error lines of {total}"
+        )
+    totals = asdict(running_totals(session, [job_id])[job_id]) if total else {}
+    kept = ("prompt_tokens", "cached_tokens", "output_tokens", "billed_nano", "run_cost_nano")
+    session.execute(
+        update(Job)
+        .where(Job.id == job_id)
+        .values(
+            {
+                "state": state,
+                f"{state}_at": func.now(),
+                "output_lines": output.lines,
+                "error_lines": errors.lines,
+                **{name: totals.get(name, 0) for name in kept},
+            }
+        )
+    )
+    announce_end(session, job, state)
+    return True
+
+
+def _close_view(session: Session, job: Job, view: str, file_id: UUID, state: JobState) -> ViewSize:
+    """Make the file of a view that has lines, with its exact size and its byte index."""
+    file = File(
+        id=file_id,
+        project_id=job.project_id,
+        purpose=OUTPUT_PURPOSE,
+        filename=f"{job.id}_{view}.jsonl",
+        size=0,
+        job_id=job.id,
+        view=view,
+    )
+    if job.output_expires_seconds is not None:
+        file.expires_at = seconds_from_now(job.output_expires_seconds)
+    session.add(file)
+    session.flush()
+    size = index_view(session, job.id, view, file_id, state)
+    if size.lines == 0:
+        session.delete(file)
+    else:
+        file.size = size.bytes
+    session.flush()
+    return size

@@ -1,0 +1,222 @@
+"""Uploaded files: chunks in the database, written and read as streams."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from runner.db.models import File, FileChunk, Job
+from runner.db.session import SessionFactory
+from runner.domain.errors import InvalidRequest, NotFound, TooLarge
+from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
+from runner.domain.states import LIVE_JOB_STATES
+from runner.services.audit import record
+from runner.services.pages import Page, cut
+
+CHUNK_BYTES = 1024**2
+INPUT_PURPOSE = "batch"
+OUTPUT_PURPOSE = "batch_output"
+_FILENAME_LETTERS = 255
+_INPUT_LIFE = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What may be shown of a file. ``job_id`` and ``view`` are set on a job's output and errors."""
+
+    id: FileId
+    project_id: ProjectId
+    purpose: str
+    filename: str
+    bytes: int
+    job_id: JobId | None
+    view: str | None
+    created_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file on its way in. ``pieces`` is read once, to its end."""
+
+    filename: str
+    pieces: Iterable[bytes]
+    expires_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileFilter:
+    """Which files a list shows, and in which order."""
+
+    purpose: str | None = None
+    after: FileId | None = None
+    limit: int = 10_000
+    ascending: bool = False
+
+
+def create_file(
+    session: Session, project_id: ProjectId, upload: Upload, max_bytes: int
+) -> FileRecord:
+    """Store an upload chunk by chunk; memory use does not depend on its size.
+
+    Raises:
+        TooLarge: more than ``max_bytes``; the caller's transaction must be rolled back.
+    """
+    file_id = new_uuid()
+    life = timedelta(seconds=upload.expires_seconds) if upload.expires_seconds else _INPUT_LIFE
+    row = File(
+        id=file_id,
+        project_id=project_id,
+        purpose=INPUT_PURPOSE,
+        filename=_display_name(upload.filename),
+        size=0,
+        expires_at=func.now() + life,
+    )
+    session.add(row)
+    session.flush()
+    digest = hashlib.sha256()
+    size = 0
+    for chunk_no, chunk in enumerate(_chunks(upload.pieces)):
+        size += len(chunk)
+        if size > max_bytes:
+            raise TooLarge(
+                f"The file is larger than {max_bytes:,} bytes; split it.",
+                code="file_too_large",
+                param="file",
+            )
+        digest.update(chunk)
+        session.execute(insert(FileChunk).values(file_id=file_id, chunk_no=chunk_no, data=chunk))
+    row.size, row.sha256 = size, digest.digest()
+    session.flush()
+    session.refresh(row)
+    record(session, "file.create", str(file_id), project_id=project_id, actor="api")
+    return record_of(row)
+
+
+def get_file(session: Session, project_id: ProjectId, file_id: UUID) -> FileRecord:
+    """A file of the project that is neither deleted nor expired."""
+    return record_of(visible_file(session, project_id, file_id))
+
+
+def visible_file(session: Session, project_id: ProjectId, file_id: UUID) -> File:
+    """The row of a file of the project that is neither deleted nor expired."""
+    query = select(File).where(File.id == file_id, File.project_id == project_id, _is_visible())
+    row = session.scalars(query).one_or_none()
+    if row is None:
+        raise NotFound("No such File object in this project.", param="id")
+    return row
+
+
+def list_files(session: Session, project_id: ProjectId, wanted: FileFilter) -> Page[FileRecord]:
+    """A page of the project's files, newest first unless ``ascending``."""
+    query = select(File).where(File.project_id == project_id, _is_visible())
+    if wanted.purpose is not None:
+        query = query.where(File.purpose == wanted.purpose)
+    if wanted.after is not None:
+        cursor = visible_file(session, project_id, wanted.after)
+        place = tuple_(File.created_at, File.id)
+        here = (cursor.created_at, cursor.id)
+        query = query.where(place > here if wanted.ascending else place < here)
+    keys = (File.created_at, File.id)
+    order = [key.asc() if wanted.ascending else key.desc() for key in keys]
+    rows = session.scalars(query.order_by(*order).limit(wanted.limit + 1)).all()
+    return cut([record_of(row) for row in rows], wanted.limit)
+
+
+def delete_file(session: Session, project_id: ProjectId, file_id: UUID) -> None:
+    """Hide a file at once; its bytes go once no live job needs them."""
+    row = visible_file(session, project_id, file_id)
+    session.execute(update(File).where(File.id == row.id).values(deleted_at=func.now()))
+    record(session, "file.delete", str(row.id), project_id=project_id, actor="api")
+
+
+def read_file(
+    sessions: SessionFactory, file_id: UUID, start: int = 0, stop: int | None = None
+) -> Iterator[bytes]:
+    """The bytes ``[start, stop)`` of an uploaded file, a chunk at a time, each read by itself."""
+    chunk_no = start // CHUNK_BYTES
+    position = chunk_no * CHUNK_BYTES
+    while stop is None or position < stop:
+        query = select(FileChunk.data).where(
+            FileChunk.file_id == file_id, FileChunk.chunk_no == chunk_no
+        )
+        with sessions() as session:
+            data = session.scalars(query).one_or_none()
+        if data is None:
+            return
+        first = max(0, start - position)
+        last = len(data) if stop is None else min(len(data), stop - position)
+        yield bytes(data[first:last])
+        position += len(data)
+        chunk_no += 1
+
+
+def purge_deleted(session: Session, limit: int = 20) -> int:
+    """Drop the chunks of inputs that were deleted or have expired and that no live job reads."""
+    live = select(Job.input_file_id).where(Job.state.in_(LIVE_JOB_STATES))
+    gone = (
+        select(File.id)
+        .where(
+            File.purpose == INPUT_PURPOSE,
+            or_(File.deleted_at.is_not(None), File.expires_at <= func.now()),
+            File.id.not_in(live),
+            select(FileChunk.chunk_no).where(FileChunk.file_id == File.id).exists(),
+        )
+        .limit(limit)
+    )
+    ids = session.scalars(gone).all()
+    if ids:
+        session.execute(delete(FileChunk).where(FileChunk.file_id.in_(ids)))
+    return len(ids)
+
+
+def check_expiry_seconds(seconds: int | None, param: str) -> None:
+    """The contract's bounds of a file's life: one hour to thirty days."""
+    if seconds is not None and not 3_600 <= seconds <= 2_592_000:
+        raise InvalidRequest(
+            f"{param} must be between 3600 and 2592000 (one hour to thirty days).", param=param
+        )
+
+
+def record_of(row: File) -> FileRecord:
+    """What may be shown of a row."""
+    return FileRecord(
+        id=FileId(row.id),
+        project_id=ProjectId(row.project_id),
+        purpose=row.purpose,
+        filename=row.filename,
+        bytes=row.size,
+        job_id=JobId(row.job_id) if row.job_id else None,
+        view=row.view,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+    )
+
+
+def _is_visible() -> ColumnElement[bool]:
+    return and_(
+        File.deleted_at.is_(None), or_(File.expires_at.is_(None), File.expires_at > func.now())
+    )
+
+
+def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Regroup pieces of any size into chunks of ``CHUNK_BYTES``."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        while len(held) >= CHUNK_BYTES:
+            yield bytes(held[:CHUNK_BYTES])
+            del held[:CHUNK_BYTES]
+    if held:
+        yield bytes(held)
+
+
+def _display_name(name: str) -> str:
+    """A name fit to show: no path, no control or direction characters, at most 255 letters."""
+    base = name.replace("\\", "/").rsplit("/", 1)[-1]
+    shown = "".join(letter for letter in base if letter.isprintable())
+    return shown[:_FILENAME_LETTERS] or "upload"

@@ -1,0 +1,49 @@
+"""The lines of a leased shard, read out of their file's chunks."""
+
+from sqlalchemy import Integer, cast, func, select
+from sqlalchemy.dialects.postgresql import BYTEA
+from sqlalchemy.orm import Session
+
+from runner.db.models import FileChunk, Result, WorkItem
+from runner.domain.leases import ItemInput, Lease
+from runner.services.files import CHUNK_BYTES
+
+
+def read_items(session: Session, lease: Lease) -> list[ItemInput]:
+    """The lines of a lease that have no result yet, in the shard's order.
+
+    Postgres cuts each line out of its chunk (stored uncompressed, so only that slice is read); a
+    line that crosses chunks comes in parts.
+    """
+    chunk_start = FileChunk.chunk_no * CHUNK_BYTES
+    end = WorkItem.byte_offset + WorkItem.byte_length
+    first = cast(func.greatest(WorkItem.byte_offset - chunk_start, 0), Integer)
+    length = cast(func.least(end - chunk_start, CHUNK_BYTES), Integer) - first
+    part = func.substring(FileChunk.data, first + 1, length, type_=BYTEA)
+    has_result = (
+        select(Result.idx)
+        .where(Result.job_id == WorkItem.job_id, Result.idx == WorkItem.idx)
+        .exists()
+    )
+    query = (
+        select(WorkItem.idx, WorkItem.custom_id, part)
+        .join(
+            FileChunk,
+            (FileChunk.file_id == lease.input_file_id)
+            & FileChunk.chunk_no.between(
+                WorkItem.byte_offset // CHUNK_BYTES, (end - 1) // CHUNK_BYTES
+            ),
+        )
+        .where(
+            WorkItem.job_id == lease.key.job_id,
+            WorkItem.idx == func.any(list(lease.idx)),
+            ~has_result,
+        )
+        .order_by(WorkItem.idx, FileChunk.chunk_no)
+    )
+    parts: dict[int, tuple[str, list[bytes]]] = {}
+    for idx, custom_id, piece in session.execute(query):
+        parts.setdefault(idx, (custom_id, []))[1].append(bytes(piece))
+    return [
+        ItemInput(idx, parts[idx][0], b"".join(parts[idx][1])) for idx in lease.idx if idx in parts
+    ]

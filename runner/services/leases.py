@@ -1,0 +1,240 @@
+"""Leasing shards to workers: claim, renew, look, and give back.
+
+Every statement repeats the fence (worker, epoch, state), and only the database's clock counts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, case, func, or_, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from runner.db.clock import seconds_from_now
+from runner.db.models import Job, Price, Shard, Worker
+from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId, WorkerId
+from runner.domain.leases import Lease, ShardKey
+from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
+from runner.services.models import price_of
+
+_JOBS_LOOKED_AT = 8
+_SUSPECT_PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a worker asks for. ``holds`` tells whether it has leases already."""
+
+    worker_id: WorkerId
+    model_id: ModelId
+    shards: int
+    lease_seconds: float
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a worker's leases stand: those still live, and what it had better do about them."""
+
+    live: frozenset[ShardKey]
+    ended: frozenset[ShardKey]  # live, but their job was cancelled or has expired
+    urgent_above: int | None  # work of a higher priority than this waits: give back what can be
+    suspect_waits: bool  # take no more until all is finished, then the suspect alone
+    drain: bool
+
+
+def claim_shards(session: Session, claim: Claim) -> list[Lease]:
+    """Lease the next shards of the most deserving jobs of a model.
+
+    A suspect shard (one that was twice there when a worker died) is leased only alone, so that no
+    other line shares the engine with it.
+    """
+    if not claim.holds:
+        for job_id in _deserving_jobs(session, claim.model_id, suspect=True)[:1]:
+            return _take(session, claim, job_id, shards=1, suspect=True)
+    leases: list[Lease] = []
+    for job_id in _deserving_jobs(session, claim.model_id, suspect=False):
+        left = claim.shards - len(leases)
+        if left <= 0:
+            break
+        share = _fair_share(session, claim.model_id, job_id, left)
+        leases += _take(session, claim, job_id, shards=share, suspect=False)
+    return leases
+
+
+def renew_leases(session: Session, worker_id: WorkerId, lease_seconds: float) -> None:
+    """The heartbeat: extend every lease of a worker that has not lapsed."""
+    session.execute(
+        update(Shard)
+        .where(
+            Shard.worker_id == worker_id,
+            Shard.state == ShardState.LEASED,
+            Shard.lease_expires_at > func.now(),
+        )
+        .values(lease_expires_at=seconds_from_now(lease_seconds))
+    )
+
+
+def look_at_leases(session: Session, worker_id: WorkerId, model_id: ModelId) -> Standing:
+    """The control query of a worker, cheap enough for twice a second."""
+    mine = session.execute(
+        select(Shard.job_id, Shard.shard_no, Shard.epoch, Job.state, Job.priority)
+        .join(Job, Job.id == Shard.job_id)
+        .where(
+            Shard.worker_id == worker_id,
+            Shard.state == ShardState.LEASED,
+            Shard.lease_expires_at > func.now(),
+        )
+    ).all()
+    keys = {ShardKey(JobId(row.job_id), row.shard_no, row.epoch): row for row in mine}
+    lowest = min((row.priority for row in mine), default=None)
+    worker_state = session.scalar(select(Worker.state).where(Worker.id == worker_id))
+    return Standing(
+        live=frozenset(keys),
+        ended=frozenset(key for key, row in keys.items() if row.state != JobState.IN_PROGRESS),
+        urgent_above=lowest if _waits_above(session, model_id, lowest) else None,
+        suspect_waits=_suspect_waits(session, model_id),
+        drain=worker_state == "draining",
+    )
+
+
+def give_back(session: Session, worker_id: WorkerId, keys: Iterable[ShardKey]) -> None:
+    """Return leases unfinished and without penalty; shards of an ended job are dropped."""
+    is_running = (
+        select(Job.id).where(Job.id == Shard.job_id, Job.state == JobState.IN_PROGRESS).exists()
+    )
+    for key in keys:
+        session.execute(
+            update(Shard)
+            .where(*held_by(worker_id, key))
+            .values(
+                state=case((is_running, ShardState.OPEN), else_=ShardState.DROPPED),
+                attempt=Shard.attempt - 1,
+                worker_id=None,
+                lease_expires_at=None,
+            )
+        )
+
+
+def held_by(worker_id: WorkerId, key: ShardKey) -> tuple[ColumnElement[bool], ...]:
+    """The fence: this very lease, still in this worker's hands."""
+    return (
+        Shard.job_id == key.job_id,
+        Shard.shard_no == key.shard_no,
+        Shard.epoch == key.epoch,
+        Shard.worker_id == worker_id,
+        Shard.state == ShardState.LEASED,
+    )
+
+
+def _is_ready(model_id: ModelId, suspect: bool) -> tuple[ColumnElement[bool], ...]:
+    return (
+        Shard.state == ShardState.OPEN,
+        Shard.suspect.is_(suspect),
+        Shard.model_id == model_id,
+        or_(Shard.not_before.is_(None), Shard.not_before <= func.now()),
+    )
+
+
+def _deserving_jobs(session: Session, model_id: ModelId, suspect: bool) -> list[UUID]:
+    """Jobs with ready shards: by priority, then the project that runs least, then the deadline."""
+    load = (
+        select(Job.project_id, func.count().label("shards"))
+        .join(Shard, Shard.job_id == Job.id)
+        .where(Shard.state == ShardState.LEASED)
+        .group_by(Job.project_id)
+        .subquery()
+    )
+    ready = select(Shard.shard_no).where(Shard.job_id == Job.id, *_is_ready(model_id, suspect))
+    query = (
+        select(Job.id)
+        .outerjoin(load, load.c.project_id == Job.project_id)
+        .where(Job.state == JobState.IN_PROGRESS, ready.exists())
+        .order_by(Job.priority.desc(), func.coalesce(load.c.shards, 0), Job.expires_at, Job.id)
+        .limit(_JOBS_LOOKED_AT)
+    )
+    return list(session.scalars(query))
+
+
+def _fair_share(session: Session, model_id: ModelId, job_id: UUID, shards: int) -> int:
+    """At most half of an even split of what is left, so that no worker sits on the tail."""
+    workers = session.scalar(
+        select(func.count()).where(
+            Worker.model_id == model_id, Worker.state.in_(LIVE_WORKER_STATES)
+        )
+    )
+    if workers is None or workers < 2:
+        return shards
+    enough = 2 * workers * shards
+    some = select(Shard.shard_no).where(Shard.job_id == job_id, *_is_ready(model_id, False))
+    left = session.scalar(select(func.count()).select_from(some.limit(enough).subquery())) or 0
+    return max(1, min(shards, left // (2 * workers)))
+
+
+def _take(session: Session, claim: Claim, job_id: UUID, shards: int, suspect: bool) -> list[Lease]:
+    picked = (
+        select(Shard.job_id, Shard.shard_no)
+        .where(Shard.job_id == job_id, *_is_ready(claim.model_id, suspect))
+        .order_by(Shard.shard_no)
+        .limit(shards)
+        .with_for_update(skip_locked=True)
+        .cte("picked")
+    )
+    rows = session.execute(
+        update(Shard)
+        .where(
+            Shard.job_id == job_id,
+            tuple_(Shard.job_id, Shard.shard_no) == tuple_(picked.c.job_id, picked.c.shard_no),
+        )
+        .values(
+            state=ShardState.LEASED,
+            worker_id=claim.worker_id,
+            lease_expires_at=seconds_from_now(claim.lease_seconds),
+            epoch=Shard.epoch + 1,
+            attempt=Shard.attempt + 1,
+        )
+        .returning(Shard)
+        .execution_options(synchronize_session=False, populate_existing=True)
+    ).scalars()
+    job = session.get_one(Job, job_id)
+    prices = {}
+    leases = []
+    for row in sorted(rows, key=lambda shard: shard.shard_no):
+        if row.price_id not in prices:
+            prices[row.price_id] = price_of(session.get_one(Price, row.price_id))
+        leases.append(
+            Lease(
+                key=ShardKey(JobId(job_id), row.shard_no, row.epoch),
+                attempt=row.attempt,
+                suspect=row.suspect,
+                priority=job.priority,
+                project_id=ProjectId(job.project_id),
+                api_key_id=ApiKeyId(job.api_key_id) if job.api_key_id else None,
+                model_id=ModelId(row.model_id),
+                price=prices[row.price_id],
+                endpoint=job.endpoint,
+                input_file_id=FileId(job.input_file_id),
+                idx=tuple(row.idx),
+            )
+        )
+    return leases
+
+
+def _waits_above(session: Session, model_id: ModelId, priority: int | None) -> bool:
+    if priority is None:
+        return False
+    ready = select(Shard.shard_no).where(Shard.job_id == Job.id, *_is_ready(model_id, False))
+    query = select(Job.id).where(
+        Job.state == JobState.IN_PROGRESS, Job.priority > priority, ready.exists()
+    )
+    return session.scalar(query.limit(1)) is not None
+
+
+def _suspect_waits(session: Session, model_id: ModelId) -> bool:
+    query = select(Shard.shard_no).join(Job, Job.id == Shard.job_id)
+    query = query.where(
+        Job.state == JobState.IN_PROGRESS,
+        *_is_ready(model_id, True),
+        Shard.not_before < seconds_from_now(-_SUSPECT_PATIENCE_SECONDS),
+    )
+    return session.scalar(query.limit(1)) is not None

@@ -1,0 +1,96 @@
+"""The ticks that make every lost message harmless: the database is read, and rung from again.
+
+Each step is a small transaction of its own and repeats its predicate, so two reconcilers at once
+do no harm.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from runner.config import Settings
+from runner.db.models import Job, OutboxEvent, Shard
+from runner.db.partitions import ensure_partitions
+from runner.db.session import SessionFactory
+from runner.domain.states import JobState, ShardState
+from runner.doorbell import Bell, ring
+from runner.services.closing import close_if_drained
+from runner.services.files import purge_deleted
+from runner.services.jobs import drop_open_shards
+from runner.services.recovery import requeue_expired_leases
+from runner.services.workers import bury_silent
+
+logger = logging.getLogger(__name__)
+
+_OUTBOX_KEPT = timedelta(days=30)
+
+
+def reconcile(sessions: SessionFactory, settings: Settings) -> None:
+    """One tick: free lapsed leases, end overdue jobs, close drained ones, ring what waits."""
+    steps: tuple[Callable[[Session], object], ...] = (
+        requeue_expired_leases,
+        lambda session: bury_silent(session, settings.lease_seconds),
+        expire_overdue_jobs,
+        _close_drained_jobs,
+        _ring_for_unread_jobs,
+        _ring_for_open_shards,
+    )
+    for step in steps:
+        with sessions.begin() as session:
+            step(session)
+
+
+def keep_house(sessions: SessionFactory) -> None:
+    """The slow chores: partitions of coming weeks, bytes of deleted files, old events."""
+    with sessions.begin() as session:
+        made = ensure_partitions(session.connection(), datetime.now(UTC))
+        if made:
+            logger.info("Made %d partitions.", made, extra={"action": "partitions_made"})
+    with sessions.begin() as session:
+        purge_deleted(session)
+    with sessions.begin() as session:
+        session.execute(
+            delete(OutboxEvent).where(OutboxEvent.created_at < func.now() - _OUTBOX_KEPT)
+        )
+
+
+def expire_overdue_jobs(session: Session) -> int:
+    """Stop every job past its deadline: what is finished stays, the rest will be told so."""
+    overdue = session.scalars(
+        update(Job)
+        .where(
+            Job.state.in_((JobState.VALIDATING, JobState.IN_PROGRESS)),
+            Job.expires_at <= func.now(),
+        )
+        .values(state=JobState.FINALIZING, outcome="expired", finalizing_at=func.now())
+        .returning(Job.id)
+    ).all()
+    for job_id in overdue:
+        drop_open_shards(session, job_id)
+        ring(session, Bell.CANCEL, job_id)
+        ring(session, Bell.FINALISE, job_id)
+    return len(overdue)
+
+
+def _close_drained_jobs(session: Session) -> None:
+    ending = select(Job.id).where(
+        Job.state.in_((JobState.IN_PROGRESS, JobState.FINALIZING, JobState.CANCELLING))
+    )
+    for job_id in session.scalars(ending).all():
+        close_if_drained(session, job_id)
+
+
+def _ring_for_unread_jobs(session: Session) -> None:
+    # A reader that lives holds the job's lock, so a needless ring costs one look.
+    for job_id in session.scalars(select(Job.id).where(Job.state == JobState.VALIDATING)):
+        ring(session, Bell.INGEST, job_id)
+
+
+def _ring_for_open_shards(session: Session) -> None:
+    is_open = select(Shard.shard_no).where(Shard.job_id == Job.id, Shard.state == ShardState.OPEN)
+    waiting = select(Job.id).where(Job.state == JobState.IN_PROGRESS, is_open.exists()).limit(1)
+    if session.scalar(waiting) is not None:
+        ring(session, Bell.WAKE)

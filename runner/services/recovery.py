@@ -1,0 +1,129 @@
+"""What happens to shards whose worker is gone.
+
+A shard that loses its worker goes back in the queue. One that loses a second is suspected of
+having killed both: it runs alone from then on, and is halved each time it kills again, until the
+guilty line stands alone and fails as ``engine_crash``. Innocent halves complete on the way.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, func, insert, select
+from sqlalchemy.orm import Session
+
+from runner.db.models import Job, Result, Shard, WorkItem
+from runner.domain.answers import error_body, refusal_line
+from runner.domain.ids import item_id
+from runner.domain.states import JobState, ShardState
+from runner.doorbell import Bell, ring
+
+_SUSPECT_AFTER = 2  # lost workers
+_CRASH_MESSAGE = "The engine crashed twice while this line ran alone; the line was given up."
+
+
+def requeue_leases_of(session: Session, worker_id: UUID) -> int:
+    """Free every shard a gone worker holds, whether or not its leases have lapsed."""
+    return _requeue(session, Shard.worker_id == worker_id)
+
+
+def requeue_expired_leases(session: Session) -> int:
+    """Free every shard whose lease has lapsed: its worker is dead, stopped or cut off."""
+    return _requeue(session, Shard.lease_expires_at < func.now())
+
+
+def _requeue(session: Session, condition: ColumnElement[bool]) -> int:
+    lost = (
+        select(Shard)
+        .where(Shard.state == ShardState.LEASED, condition)
+        .order_by(Shard.job_id, Shard.shard_no)
+        .with_for_update(skip_locked=True)
+    )
+    shards = session.scalars(lost).all()
+    with session.no_autoflush:
+        for shard in shards:
+            _free(session, shard)
+    session.flush()
+    if shards:
+        ring(session, Bell.WAKE)
+    return len(shards)
+
+
+def _free(session: Session, shard: Shard) -> None:
+    """Decide what becomes of one shard that lost its worker (its row is locked)."""
+    job = session.get_one(Job, shard.job_id)
+    if job.state != JobState.IN_PROGRESS:
+        _move(shard, ShardState.DROPPED)
+        ring(session, Bell.FINALISE, job.id)
+    elif shard.suspect:
+        _isolate(session, shard)
+    else:
+        if shard.attempt >= _SUSPECT_AFTER:
+            shard.suspect = True
+            shard.not_before = func.now()
+        _move(shard, ShardState.OPEN)
+
+
+def _move(shard: Shard, state: ShardState) -> None:
+    """Out of the lost worker's hands."""
+    shard.state, shard.worker_id, shard.lease_expires_at = state, None, None
+
+
+def _isolate(session: Session, shard: Shard) -> None:
+    """A suspect killed again, and it was alone: halve it, or give up its only line."""
+    left = _unfinished(session, shard)
+    if len(left) == 1:
+        _give_up(session, shard, left[0])
+        return
+    _move(shard, ShardState.SPLIT)
+    next_no = session.scalar(
+        select(func.max(Shard.shard_no) + 1).where(Shard.job_id == shard.job_id)
+    )
+    middle = len(left) // 2
+    halves = enumerate((left[:middle], left[middle:]), start=next_no or 0)
+    session.execute(
+        insert(Shard).values(
+            [
+                {
+                    "job_id": shard.job_id,
+                    "shard_no": shard_no,
+                    "model_id": shard.model_id,
+                    "price_id": shard.price_id,
+                    "idx": list(idx),
+                    "state": ShardState.OPEN,
+                    "attempt": shard.attempt,
+                    "suspect": True,
+                    "not_before": func.now(),
+                }
+                for shard_no, idx in halves
+            ]
+        ),
+    )
+
+
+def _unfinished(session: Session, shard: Shard) -> Sequence[int]:
+    done = session.scalars(
+        select(Result.idx).where(
+            Result.job_id == shard.job_id, Result.idx == func.any(list(shard.idx))
+        )
+    )
+    finished = set(done)
+    return [idx for idx in shard.idx if idx not in finished]
+
+
+def _give_up(session: Session, shard: Shard, idx: int) -> None:
+    custom_id = session.scalars(
+        select(WorkItem.custom_id).where(WorkItem.job_id == shard.job_id, WorkItem.idx == idx)
+    ).one()
+    line = refusal_line(
+        item_id(shard.job_id, idx),
+        custom_id,
+        500,
+        error_body(500, _CRASH_MESSAGE, "engine_crash", None),
+    )
+    session.execute(
+        insert(Result).values(
+            job_id=shard.job_id, idx=idx, failed=True, epoch=shard.epoch, line=line
+        )
+    )
+    shard.failed += 1
+    _move(shard, ShardState.DONE)

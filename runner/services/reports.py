@@ -1,0 +1,70 @@
+"""The truth after a run: tokens, money and latency of one job."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from runner.db.models import Usage
+from runner.domain.ids import ProjectId
+from runner.services.jobs import JobRecord, get_job
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Microseconds; None when no line has finished."""
+
+    p50: int | None
+    p90: int | None
+    p99: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One job's figures. Money is in integer nano-units, times are in microseconds."""
+
+    job: JobRecord
+    billed_lines: int
+    preemptions: int
+    recomputed_tokens: int
+    device_us: int
+    queue: Percentiles
+    first_token: Percentiles
+    total: Percentiles
+
+
+_QUANTILES = (0.5, 0.9, 0.99)
+
+
+def job_report(session: Session, project_id: ProjectId, job_id: UUID) -> JobReport:
+    """The report of a job of the project, also while it runs."""
+    job = get_job(session, project_id, job_id)
+    sums = session.execute(
+        select(
+            func.count(),
+            func.coalesce(func.sum(Usage.preemptions), 0),
+            func.coalesce(func.sum(Usage.recomputed_tokens), 0),
+            func.coalesce(func.sum(Usage.device_us), 0),
+            *(
+                func.percentile_disc(list(_QUANTILES)).within_group(column)
+                for column in (Usage.queue_us, Usage.first_token_us, Usage.total_us)
+            ),
+        ).where(Usage.job_id == job_id)
+    ).one()
+    return JobReport(
+        job=job,
+        billed_lines=sums[0],
+        preemptions=int(sums[1]),
+        recomputed_tokens=int(sums[2]),
+        device_us=int(sums[3]),
+        queue=_percentiles(sums[4]),
+        first_token=_percentiles(sums[5]),
+        total=_percentiles(sums[6]),
+    )
+
+
+def _percentiles(values: list[int] | None) -> Percentiles:
+    if values is None:
+        return Percentiles(None, None, None)
+    return Percentiles(*values)

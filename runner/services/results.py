@@ -1,0 +1,147 @@
+"""Committing finished lines: result, ledger row and counters in one transaction, fenced."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import case, func, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from runner.db.copy import copy_rows
+from runner.db.models import Result, Shard
+from runner.domain.ids import JobId, WorkerId
+from runner.domain.leases import FinishedItem, ShardKey
+from runner.domain.states import ShardState
+from runner.services.accounting import USAGE_COLUMNS, Charge, charge_of, usage_row
+
+_RESULT_COLUMNS = ("job_id", "idx", "failed", "epoch", "line")
+_COUNTERS = (
+    "succeeded",
+    "failed",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "billed_nano",
+    "run_cost_nano",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """What became of a pack: accepted items, the stale ones that were refused, shards now done."""
+
+    accepted: int
+    stale: tuple[FinishedItem, ...]
+    done: frozenset[ShardKey]
+
+
+def commit_results(
+    session: Session, worker_id: WorkerId, pack: Sequence[FinishedItem]
+) -> CommitOutcome:
+    """Accept the items whose lease is live now; the rest are stale and leave no trace.
+
+    Repeating a commit whose answer was lost is harmless: items that have a result already are
+    neither written nor counted again.
+    """
+    missing = _lock_live(session, worker_id, {item.lease.key for item in pack})
+    known = _known_results(session, pack)
+    fresh = [
+        item
+        for item in pack
+        if item.lease.key in missing and (item.lease.key.job_id, item.idx) not in known
+    ]
+    results = (
+        (item.lease.key.job_id, item.idx, item.failed, item.lease.key.epoch, item.line)
+        for item in fresh
+    )
+    copy_rows(session, "results", _RESULT_COLUMNS, results)
+    charges = [(item, charge_of(item)) for item in fresh if not item.failed]
+    usage = (usage_row(item, charge, worker_id) for item, charge in charges)
+    copy_rows(session, "usage", USAGE_COLUMNS, usage)
+    deltas = _deltas(fresh, charges)
+    _add_to_shards(session, deltas)
+    return CommitOutcome(
+        accepted=len(fresh),
+        stale=tuple(item for item in pack if item.lease.key not in missing),
+        done=frozenset(
+            key
+            for key, delta in deltas.items()
+            if delta["succeeded"] + delta["failed"] == missing[key]
+        ),
+    )
+
+
+def _lock_live(session: Session, worker_id: WorkerId, keys: set[ShardKey]) -> dict[ShardKey, int]:
+    """Lock the shards whose lease is live; tells how many lines each still lacks."""
+    places = [(key.job_id, key.shard_no, key.epoch) for key in keys]
+    query = (
+        select(
+            Shard.job_id,
+            Shard.shard_no,
+            Shard.epoch,
+            func.cardinality(Shard.idx) - Shard.succeeded - Shard.failed,
+        )
+        .where(
+            Shard.job_id.in_({key.job_id for key in keys}),
+            tuple_(Shard.job_id, Shard.shard_no, Shard.epoch).in_(places),
+            Shard.worker_id == worker_id,
+            Shard.state == ShardState.LEASED,
+            Shard.lease_expires_at > func.clock_timestamp(),
+        )
+        .order_by(Shard.job_id, Shard.shard_no)
+        .with_for_update()
+    )
+    return {
+        ShardKey(JobId(job_id), shard_no, epoch): count
+        for job_id, shard_no, epoch, count in session.execute(query)
+    }
+
+
+def _known_results(session: Session, pack: Sequence[FinishedItem]) -> set[tuple[UUID, int]]:
+    """The items of a pack that were committed before (the shard locks keep this true)."""
+    by_job: dict[UUID, list[int]] = {}
+    for item in pack:
+        by_job.setdefault(item.lease.key.job_id, []).append(item.idx)
+    known: set[tuple[UUID, int]] = set()
+    for job_id, idx in by_job.items():
+        query = select(Result.idx).where(Result.job_id == job_id, Result.idx == func.any(idx))
+        known.update((job_id, found) for found in session.scalars(query))
+    return known
+
+
+def _deltas(
+    fresh: Sequence[FinishedItem], charges: Sequence[tuple[FinishedItem, Charge]]
+) -> dict[ShardKey, Counter[str]]:
+    """What a pack adds to the counters of each shard."""
+    deltas: dict[ShardKey, Counter[str]] = {item.lease.key: Counter() for item in fresh}
+    for item in fresh:
+        deltas[item.lease.key]["failed" if item.failed else "succeeded"] += 1
+    for item, charge in charges:
+        deltas[item.lease.key].update(
+            prompt_tokens=item.metrics.prompt_tokens,
+            cached_tokens=item.metrics.cached_tokens,
+            output_tokens=item.metrics.output_tokens,
+            billed_nano=charge.billed_nano,
+            run_cost_nano=charge.run_cost_nano,
+        )
+    return deltas
+
+
+def _add_to_shards(session: Session, deltas: dict[ShardKey, Counter[str]]) -> None:
+    """Add to the counters of locked shards; a shard that lacks nothing more is done."""
+    for key, delta in deltas.items():
+        finished = Shard.succeeded + Shard.failed + delta["succeeded"] + delta["failed"]
+        is_done = finished == func.cardinality(Shard.idx)
+        sums = {name: getattr(Shard, name) + delta[name] for name in _COUNTERS}
+        session.execute(
+            update(Shard)
+            .where(Shard.job_id == key.job_id, Shard.shard_no == key.shard_no)
+            .values(
+                state=case((is_done, ShardState.DONE), else_=Shard.state),
+                worker_id=case((is_done, None), else_=Shard.worker_id),
+                lease_expires_at=case((is_done, None), else_=Shard.lease_expires_at),
+                **sums,
+            )
+            .execution_options(synchronize_session=False)
+        )

@@ -1,0 +1,119 @@
+"""Worker processes: registered at each start, seen by heartbeats, ended or declared dead."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from runner.db.clock import seconds_from_now
+from runner.db.models import Worker
+from runner.domain.ids import ModelId, WorkerId, new_uuid
+from runner.domain.states import LIVE_WORKER_STATES, WorkerState
+from runner.services.recovery import requeue_leases_of
+
+
+@dataclass(frozen=True, slots=True)
+class NewWorker:
+    """One process start."""
+
+    kind: str
+    host: str
+    pid: int
+    model_id: ModelId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTimes:
+    """Where a worker's wall time went, in microseconds, and what it could not deliver."""
+
+    busy_us: int = 0
+    idle_us: int = 0
+    load_us: int = 0
+    wasted_us: int = 0
+    stale_results: int = 0
+
+
+def register_worker(session: Session, new: NewWorker) -> WorkerId:
+    """Note a new process; a row is never used again by another."""
+    worker_id = WorkerId(new_uuid())
+    session.add(
+        Worker(
+            id=worker_id,
+            kind=new.kind,
+            host=new.host,
+            pid=new.pid,
+            model_id=new.model_id,
+            state=WorkerState.STARTING,
+        )
+    )
+    return worker_id
+
+
+def mark_ready(session: Session, worker_id: WorkerId, description: str, rows: int) -> None:
+    """The model is loaded; the worker begins to lease."""
+    session.execute(
+        update(Worker)
+        .where(Worker.id == worker_id, Worker.state == WorkerState.STARTING)
+        .values(
+            state=WorkerState.READY, description=description, rows=rows, last_seen_at=func.now()
+        )
+    )
+
+
+def beat(session: Session, worker_id: WorkerId, times: WorkerTimes, stats: dict[str, Any]) -> bool:
+    """Note that a worker lives. False: it was declared dead meanwhile and must end."""
+    seen = session.scalar(
+        update(Worker)
+        .where(Worker.id == worker_id, Worker.state.in_(LIVE_WORKER_STATES))
+        .values(
+            last_seen_at=func.now(),
+            busy_us=times.busy_us,
+            idle_us=times.idle_us,
+            load_us=times.load_us,
+            wasted_us=times.wasted_us,
+            stale_results=times.stale_results,
+            stats=stats,
+        )
+        .returning(Worker.id)
+    )
+    return seen is not None
+
+
+def end_worker(session: Session, worker_id: WorkerId, reason: str) -> None:
+    """An orderly end: the worker has given back what it held."""
+    session.execute(
+        update(Worker)
+        .where(Worker.id == worker_id, Worker.state.in_(LIVE_WORKER_STATES))
+        .values(state=WorkerState.ENDED, ended_at=func.now(), end_reason=reason)
+    )
+
+
+def report_dead(session: Session, host: str, pid: int) -> int:
+    """A supervisor saw a process of this host end: free what it held, at once.
+
+    Returns how many shards were freed. Harmless when the process had ended in order.
+    """
+    found = select(Worker.id).where(
+        Worker.host == host, Worker.pid == pid, Worker.state.in_(LIVE_WORKER_STATES)
+    )
+    return sum(_bury(session, worker_id, "exited") for worker_id in session.scalars(found))
+
+
+def bury_silent(session: Session, silent_seconds: float) -> int:
+    """Declare dead every worker that has not been seen for so long; returns freed shards."""
+    found = select(Worker.id).where(
+        Worker.last_seen_at < seconds_from_now(-silent_seconds),
+        Worker.state.in_(LIVE_WORKER_STATES),
+    )
+    return sum(_bury(session, worker_id, "silent") for worker_id in session.scalars(found))
+
+
+def _bury(session: Session, worker_id: UUID, reason: str) -> int:
+    session.execute(
+        update(Worker)
+        .where(Worker.id == worker_id, Worker.state.in_(LIVE_WORKER_STATES))
+        .values(state=WorkerState.DEAD, ended_at=func.now(), end_reason=reason)
+    )
+    return requeue_leases_of(session, worker_id)

@@ -1,0 +1,71 @@
+"""Puts the plan of a real installation together: its services, its table, its database calls."""
+
+import dataclasses
+import socket
+from collections.abc import Callable
+
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+from runner.config import Settings
+from runner.db import migrate
+from runner.db.session import create_session_factory
+from runner.embedded import EmbeddedServices, ServiceUrls
+from runner.services import workers
+from runner.supervisor.errors import SupervisorError
+from runner.supervisor.port import usable_port
+from runner.supervisor.spec import UpOptions, process_table, remove_beat_schedule
+from runner.supervisor.supervisor import Plan
+from runner.supervisor.up_state import UpState, already_running, is_up
+
+
+def make_plan(
+    settings: Settings,
+    options: UpOptions,
+    tell: Callable[[str], None],
+    on_ready: Callable[[UpState], None],
+) -> Plan:
+    """The plan of ``up`` for these settings; services with an address are not started."""
+    # Before the port is looked at: the other supervisor may hold that too.
+    if is_up(settings.data_dir):
+        raise already_running(settings.data_dir)
+    options = dataclasses.replace(options, port=usable_port(options.host, options.port))
+
+    def prepare(urls: ServiceUrls) -> None:
+        remove_beat_schedule(settings.data_dir)
+        try:
+            migrate.upgrade(urls.database_url)
+        except OperationalError as error:
+            raise SupervisorError(
+                f"The database can't be prepared: {error.orig}", code="database_unreachable"
+            ) from error
+
+    return Plan(
+        data_dir=settings.data_dir,
+        url=options.url,
+        port=options.port,
+        services=services_of(settings),
+        table=lambda urls: process_table(settings, options, urls),
+        prepare=prepare,
+        report_dead=report_dead,
+        tell=tell,
+        on_ready=on_ready,
+    )
+
+
+def services_of(settings: Settings) -> EmbeddedServices:
+    return EmbeddedServices(
+        settings.data_dir, database_url=settings.database_url, broker_url=settings.broker_url
+    )
+
+
+def report_dead(urls: ServiceUrls, pid: int) -> bool:
+    """Give back at once what a dead worker of this host held; False while the database is down."""
+    factory = create_session_factory(urls.database_url, pool_size=1)
+    try:
+        with factory.begin() as session:
+            workers.report_dead(session, host=socket.gethostname(), pid=pid)
+    except SQLAlchemyError:
+        return False
+    finally:
+        factory.kw["bind"].dispose()
+    return True

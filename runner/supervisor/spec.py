@@ -1,0 +1,126 @@
+"""What ``up`` runs: the table of child processes, as data."""
+
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from runner.config import Settings, child_environment
+from runner.embedded import ServiceUrls
+
+# Uploads and exports may take long, and a thread that serves one is not a stuck worker.
+_WEB_TIMEOUT_SECONDS = 300
+_WEB_GRACE_SECONDS = 10
+_CPU_GRACE_SECONDS = 30.0
+_BEAT_GRACE_SECONDS = 5.0
+# Beyond the engine's own grace: the time to hand back its leases and to free its memory.
+_HAND_BACK_SECONDS = 10.0
+
+
+class Role(IntEnum):
+    """The kinds of children, in the order in which they are stopped; the start is the reverse."""
+
+    ENGINE = 1
+    CPU = 2
+    BEAT = 3
+    WEB = 4
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One child process and the seconds it gets between TERM and KILL."""
+
+    name: str
+    role: Role
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    grace_seconds: float
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What the command line of ``up`` decides."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    model: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The page's address, as seen from this machine."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def process_table(
+    settings: Settings, options: UpOptions, urls: ServiceUrls
+) -> tuple[ProcessSpec, ...]:
+    """Every child of ``up`` for these services, in the order in which they are started."""
+    env = child_environment(settings, urls.database_url, urls.broker_url)
+    engines = tuple(
+        ProcessSpec(
+            f"engine-{number}",
+            Role.ENGINE,
+            _engine_command(options.model),
+            env,
+            settings.grace_seconds + _HAND_BACK_SECONDS,
+        )
+        for number in range(1, options.workers + 1)
+    )
+    return (
+        ProcessSpec("web", Role.WEB, _web_command(options), env, _WEB_GRACE_SECONDS + 5.0),
+        ProcessSpec("beat", Role.BEAT, _beat_command(settings.data_dir), env, _BEAT_GRACE_SECONDS),
+        ProcessSpec("cpu", Role.CPU, _cpu_command(), env, _CPU_GRACE_SECONDS),
+        *engines,
+    )
+
+
+def remove_beat_schedule(data_dir: Path) -> None:
+    """Beat's file is a pickle that breaks when beat is killed, and the schedule is in code."""
+    for path in _beat_schedule(data_dir).parent.glob(f"{_beat_schedule(data_dir).name}*"):
+        path.unlink(missing_ok=True)
+
+
+def _beat_schedule(data_dir: Path) -> Path:
+    return data_dir / "run" / "beat-schedule"
+
+
+def _web_command(options: UpOptions) -> tuple[str, ...]:
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return (
+        *(sys.executable, "-m", "gunicorn"),
+        *("--worker-class", "gthread", "--workers", "1", "--threads", "16"),
+        *("--bind", f"{host}:{options.port}"),
+        *("--timeout", str(_WEB_TIMEOUT_SECONDS)),
+        *("--graceful-timeout", str(_WEB_GRACE_SECONDS)),
+        "--no-control-socket",
+        "web:create_app()",
+    )
+
+
+def _beat_command(data_dir: Path) -> tuple[str, ...]:
+    schedule = str(_beat_schedule(data_dir))
+    return (*_celery(), "beat", "--schedule", schedule)
+
+
+def _cpu_command() -> tuple[str, ...]:
+    return (*_celery(), "worker", "--pool", "prefork", "--concurrency", "2", *_worker("cpu"))
+
+
+def _engine_command(model: str | None) -> tuple[str, ...]:
+    command = (*_celery(), "worker", "--pool", "threads", "--concurrency", "1")
+    chosen = ("--model", model) if model else ()
+    return (*command, *_worker("engine"), "--engine", *chosen)
+
+
+def _celery() -> tuple[str, ...]:
+    return (sys.executable, "-m", "celery", "-A", "runner.tasks")
+
+
+def _worker(queue: str) -> tuple[str, ...]:
+    # A new node name at every start: two installations on one host must not be taken for one.
+    name = f"{queue}@%h-{secrets.token_hex(3)}"
+    return ("-Q", queue, "-n", name, "--without-gossip", "--without-mingle")

@@ -1,0 +1,92 @@
+"""The Celery tasks, and the entry point of every Celery process.
+
+CPU tasks call one service. Engine tasks only set an event of the engine worker in this process.
+"""
+
+import logging
+from typing import Any
+from uuid import UUID
+
+from celery import Celery, signals
+from click import Option
+
+from runner.config import load_settings
+from runner.doorbell import Bell
+from runner.log import configure_logging
+from runner.runtime import Runtime, open_runtime
+from runner.services.closing import close_job
+from runner.services.ingest import run_ingest
+from runner.services.reconcile import keep_house, reconcile
+from runner.worker.bootstep import EngineStep
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(runtime: Runtime) -> Celery:
+    """The runtime's Celery application with its tasks, as a worker or beat runs it."""
+    app = runtime.celery
+    app.runtime = runtime
+    app.engine_worker = None
+    app.steps["worker"].add(EngineStep)
+    app.user_options["worker"].add(Option(["--engine"], is_flag=True, help="Run an engine."))
+    app.user_options["worker"].add(Option(["--model"], default=None, help="Which model to load."))
+    _add_cpu_tasks(app, runtime)
+    _add_engine_tasks(app)
+    return app
+
+
+def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
+    sessions, settings = runtime.sessions, runtime.settings
+
+    @app.task(name=f"tokenmill.{Bell.INGEST}")  # type: ignore[untyped-decorator]
+    def ingest(job_id: str) -> None:
+        run_ingest(sessions, settings, UUID(job_id))
+
+    @app.task(name=f"tokenmill.{Bell.FINALISE}")  # type: ignore[untyped-decorator]
+    def finalise(job_id: str) -> None:
+        with sessions.begin() as session:
+            close_job(session, UUID(job_id))
+
+    @app.task(name="tokenmill.tick")  # type: ignore[untyped-decorator]
+    def tick() -> None:
+        reconcile(sessions, settings)
+
+    @app.task(name="tokenmill.keep_house")  # type: ignore[untyped-decorator]
+    def house() -> None:
+        keep_house(sessions)
+
+
+def _add_engine_tasks(app: Celery) -> None:
+    @app.task(name=f"tokenmill.{Bell.WAKE}")  # type: ignore[untyped-decorator]
+    def wake() -> None:
+        if app.engine_worker is not None:
+            app.engine_worker.wake()
+
+    @app.task(name=f"tokenmill.{Bell.CANCEL}")  # type: ignore[untyped-decorator]
+    def cancel(job_id: str) -> None:
+        if app.engine_worker is not None:
+            app.engine_worker.look()
+
+
+@signals.setup_logging.connect  # type: ignore[untyped-decorator]
+def _keep_our_logging(**_: Any) -> None:  # noqa: ANN401
+    """Celery sets up no logging when this signal has a receiver; ours stands already."""
+
+
+@signals.worker_process_init.connect  # type: ignore[untyped-decorator]
+def _forget_inherited_connections(**_: Any) -> None:  # noqa: ANN401
+    """A forked CPU worker must not share its parent's database sockets."""
+    app.runtime.sessions.kw["bind"].dispose(close=False)
+
+
+@signals.worker_ready.connect  # type: ignore[untyped-decorator]
+def _reconcile_at_start(**_: Any) -> None:  # noqa: ANN401
+    """Whatever the last process of this kind left is looked at now, not at the next tick."""
+    if app.engine_worker is None:
+        app.send_task("tokenmill.tick")
+        app.send_task("tokenmill.keep_house")
+
+
+_settings = load_settings()
+configure_logging(_settings)
+app = create_app(open_runtime(_settings))

@@ -1,0 +1,174 @@
+"""The engine worker as a whole: it loads a model, runs its threads, drains, and dies in order."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from runner.config import Settings
+from runner.db.session import SessionFactory
+from runner.inference import open_backend
+from runner.inference.backend import Backend
+from runner.services.models import ModelRecord, model_to_serve
+from runner.services.workers import NewWorker, beat, end_worker, mark_ready, register_worker
+from runner.worker.context import WorkerContext
+from runner.worker.feeder import Feeder
+from runner.worker.keeper import Keeper
+from runner.worker.lines import Closed
+from runner.worker.step_loop import StepLoop
+from runner.worker.time_sheet import now_us
+from runner.worker.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+FAULT_STATUS = 70  # the exit status of a worker whose engine or bookkeeping failed
+_MODEL_SECONDS = 2.0  # between looks while no model is registered
+_BEAT_WHILE_LOADING_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
+
+
+class EngineWorker:
+    """One process's engine with its feeder, step loop, writer and keeper.
+
+    ``on_drained`` is called once the worker has ended, so that the process can end too when the
+    worker did so by itself (asked through the database, or to make room for another model).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        sessions: SessionFactory,
+        model_name: str | None,
+        on_drained: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._model_name = model_name
+        self._on_drained = on_drained
+        self._wake = threading.Event()
+        self._look = threading.Event()
+        self._draining = threading.Event()
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Begin to load and work, in threads of this process."""
+        self._thread("engine-worker", self._run)
+
+    def wake(self) -> None:
+        """There may be work (a doorbell)."""
+        self._wake.set()
+
+    def look(self) -> None:
+        """Leases may have been revoked (a doorbell)."""
+        self._look.set()
+        self._wake.set()
+
+    def drain(self, reason: str = "terminated") -> None:
+        """Take no more; finish what ends within the grace time, give back the rest."""
+        if not self._draining.is_set():
+            logger.info("Draining: %s.", reason, extra={"action": "drain"})
+        self._draining.set()
+        self._wake.set()
+
+    def join(self) -> None:
+        """Wait until a draining worker has given back everything."""
+        self._ended.wait()
+
+    def _run(self) -> None:
+        model = self._wait_for_model()
+        if model is not None:
+            self._work(model)
+        self._ended.set()
+        self._on_drained()
+
+    def _wait_for_model(self) -> ModelRecord | None:
+        while not self._draining.is_set():
+            with self._sessions() as session:
+                model = model_to_serve(session, self._model_name)
+            if model is not None:
+                return model
+            self._draining.wait(_MODEL_SECONDS)
+        return None
+
+    def _work(self, model: ModelRecord) -> None:
+        context = self._register(model)
+        backend = self._load(context, model)
+        loop = StepLoop(backend, context.book, context.ended, context.times)
+        feeder = Feeder(context, backend, loop)
+        keeper = Keeper(context, backend, feeder, loop, self.drain)
+        stepping = self._thread("step-loop", loop.run)
+        writing = self._thread("writer", Writer(context, loop).run)
+        keeping = self._thread("keeper", keeper.run)
+        feeding = self._thread("feeder", feeder.run)
+        feeding.join()
+        self._finish_what_ends(context)
+        loop.revoke(context.book.drop(context.book.keys()), release=True)
+        loop.stop()
+        stepping.join()
+        context.ended.put(Closed())
+        writing.join()
+        keeper.stop()
+        keeping.join()
+        with context.sessions.begin() as session:
+            beat(session, context.worker_id, context.times.read(), dict(backend.stats()))
+            end_worker(session, context.worker_id, "drained")
+
+    def _register(self, model: ModelRecord) -> WorkerContext:
+        new = NewWorker("engine", socket.gethostname(), os.getpid(), model.id)
+        with self._sessions.begin() as session:
+            worker_id = register_worker(session, new)
+        return WorkerContext(
+            self._settings,
+            self._sessions,
+            worker_id,
+            model.id,
+            wake=self._wake,
+            look=self._look,
+            draining=self._draining,
+        )
+
+    def _load(self, context: WorkerContext, model: ModelRecord) -> Backend:
+        """Load the model while telling the database that this worker lives."""
+        loaded = threading.Event()
+        self._thread("load-beat", lambda: self._beat_until(context, loaded))
+        started = now_us()
+        try:
+            backend = open_backend(model.path, context.settings)
+        finally:
+            loaded.set()
+        context.times.add(load_us=now_us() - started)
+        with context.sessions.begin() as session:
+            mark_ready(session, context.worker_id, backend.description, backend.rows)
+        logger.info("Ready: %s.", backend.description, extra={"action": "worker_ready"})
+        return backend
+
+    def _beat_until(self, context: WorkerContext, loaded: threading.Event) -> None:
+        while not loaded.wait(_BEAT_WHILE_LOADING_SECONDS):
+            with context.sessions.begin() as session:
+                beat(session, context.worker_id, context.times.read(), {})
+
+    def _finish_what_ends(self, context: WorkerContext) -> None:
+        """Let running lines end, for as long as the grace time lasts."""
+        deadline = time.monotonic() + context.settings.grace_seconds
+        while context.book.lines and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+
+    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=_run_or_die, args=(work,), name=name, daemon=True)
+        thread.start()
+        return thread
+
+
+def _run_or_die(work: Callable[[], None]) -> None:
+    """A fault that is not one line's own ends the process; whoever supervises starts it again.
+
+    Leases are not given back: what was running may be what did it (see ``services.recovery``).
+    """
+    try:
+        work()
+    except Exception:
+        logger.critical("The worker cannot go on.", exc_info=True, extra={"action": "worker_fault"})
+        logging.shutdown()
+        os._exit(FAULT_STATUS)

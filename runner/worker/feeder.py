@@ -1,0 +1,97 @@
+"""The thread that leases shards, reads their lines and tokenises them, a little ahead of need."""
+
+import logging
+from collections.abc import Iterable
+
+from sqlalchemy.exc import OperationalError
+
+from runner.domain.leases import ItemInput, Lease
+from runner.inference.backend import Backend, LineRefusal, Task
+from runner.services.items import read_items
+from runner.services.leases import Claim, claim_shards
+from runner.worker.context import WorkerContext
+from runner.worker.lines import finished_refusal
+from runner.worker.step_loop import StepLoop
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 5.0  # how long an idle worker trusts the doorbell
+_RETRY_SECONDS = 1.0
+_AHEAD = 2  # lines in hand, as a multiple of the backend's rows
+_SUBMIT_LINES = 16  # tokenised lines handed over at once
+
+
+class Feeder:
+    """Keeps about twice the backend's rows in hand, until the worker drains."""
+
+    def __init__(self, context: WorkerContext, backend: Backend, loop: StepLoop) -> None:
+        self._context = context
+        self._backend = backend
+        self._loop = loop
+        self._hold_for_suspect = False
+
+    def wait_for_suspect(self, waits: bool) -> None:
+        """While a suspect shard waits too long, take nothing until all in hand is finished."""
+        self._hold_for_suspect = waits
+
+    def run(self) -> None:
+        """The loop; it ends when the worker drains."""
+        context = self._context
+        while not context.draining.is_set():
+            context.wake.clear()
+            try:
+                leases = self._claim()
+                for lease in leases:
+                    self._feed(lease)
+            except OperationalError as error:
+                logger.warning("Leasing failed: %s", error, extra={"action": "lease_failed"})
+                context.draining.wait(_RETRY_SECONDS)
+                continue
+            if not leases:
+                context.wake.wait(POLL_SECONDS)
+
+    def _claim(self) -> list[Lease]:
+        context = self._context
+        room = _AHEAD * self._backend.rows - context.book.lines
+        holds = bool(context.book.keys())
+        if holds and (self._hold_for_suspect or context.book.has_suspect):
+            return []
+        shard_lines = context.settings.shard_lines
+        if holds and room < shard_lines:
+            return []
+        claim = Claim(
+            worker_id=context.worker_id,
+            model_id=context.model_id,
+            shards=max(1, room // shard_lines),
+            lease_seconds=context.settings.lease_seconds,
+            holds=holds,
+        )
+        with context.sessions.begin() as session:
+            leases = claim_shards(session, claim)
+        for lease in leases:
+            context.book.add(lease, len(lease.idx))
+        return leases
+
+    def _feed(self, lease: Lease) -> None:
+        with self._context.sessions() as session:
+            items = read_items(session, lease)
+        self._context.book.add(lease, len(items))
+        tasks: list[Task] = []
+        for task in self._prepared(lease, items):
+            tasks.append(task)
+            if len(tasks) == _SUBMIT_LINES:
+                self._loop.submit(tasks)
+                tasks = []
+        self._loop.submit(tasks)
+
+    def _prepared(self, lease: Lease, items: Iterable[ItemInput]) -> Iterable[Task]:
+        """Tokenise; a line that cannot be goes straight to the writer."""
+        for item in items:
+            try:
+                yield self._backend.prepare(lease, item)
+            except LineRefusal as refusal:
+                self._context.ended.put(finished_refusal(lease, item, refusal))
+            except Exception:  # one line's surprise must not end the others
+                logger.exception("A line could not be prepared.", extra={"action": "line_fault"})
+                fault = LineRefusal(500, "internal_error", "The line could not be prepared.")
+                self._context.ended.put(finished_refusal(lease, item, fault))

@@ -1,0 +1,124 @@
+"""The thread that keeps leases alive and hears what became of them."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from sqlalchemy.exc import OperationalError
+
+from runner.domain.leases import ShardKey
+from runner.inference.backend import Backend
+from runner.services.leases import Standing, look_at_leases, renew_leases
+from runner.services.models import waits_for_another_model
+from runner.services.workers import beat
+from runner.worker.context import WorkerContext
+from runner.worker.feeder import Feeder
+from runner.worker.step_loop import StepLoop
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_SWITCH_SECONDS = 5.0  # how long this model must be out of work before another gets the worker
+
+
+class DeclaredDead(Exception):
+    """The database holds this worker for dead: what it holds has gone to others."""
+
+
+class Keeper:
+    """Heartbeat and control query, until stopped."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        backend: Backend,
+        feeder: Feeder,
+        loop: StepLoop,
+        drain: Callable[[str], None],
+    ) -> None:
+        self._context = context
+        self._backend = backend
+        self._feeder = feeder
+        self._loop = loop
+        self._drain = drain
+        self._stopped = False
+        self._renewed = time.monotonic()
+        self._worked = time.monotonic()
+
+    def stop(self) -> None:
+        """End after the present round."""
+        self._stopped = True
+        self._context.look.set()
+
+    def run(self) -> None:
+        """The loop.
+
+        Raises:
+            DeclaredDead: the process must end.
+        """
+        context = self._context
+        renew_at = 0.0
+        while not self._stopped:
+            context.look.clear()
+            try:
+                if time.monotonic() >= renew_at:
+                    self._renew()
+                    renew_at = time.monotonic() + context.settings.heartbeat_seconds
+                self._look()
+                self._consider_another_model()
+            except OperationalError as error:
+                logger.warning("The heartbeat failed: %s", error, extra={"action": "beat_failed"})
+                renew_at = 0.0
+                self._let_go_when_lapsing()
+            context.look.wait(_LOOK_SECONDS)
+
+    def _renew(self) -> None:
+        context = self._context
+        started = time.monotonic()
+        with context.sessions.begin() as session:
+            stats = dict(self._backend.stats())
+            if not beat(session, context.worker_id, context.times.read(), stats):
+                raise DeclaredDead("this worker was declared dead while it was silent")
+            renew_leases(session, context.worker_id, context.settings.lease_seconds)
+        self._renewed = started
+
+    def _look(self) -> None:
+        """Compare what is in hand with what the database says, in this order of reading: a lease
+        taken after the first look is not missed by the second."""
+        context = self._context
+        in_hand = context.book.keys()
+        with context.sessions() as session:
+            standing = look_at_leases(session, context.worker_id, context.model_id)
+        self._let_go(in_hand - standing.live, release=False)
+        self._let_go(in_hand & standing.ended, release=True)
+        self._make_way(standing)
+        self._feeder.wait_for_suspect(standing.suspect_waits)
+        if standing.drain:
+            self._drain("asked to drain")
+
+    def _make_way(self, standing: Standing) -> None:
+        """Give back what has not begun when more urgent work waits."""
+        if standing.urgent_above is not None:
+            unstarted = self._context.book.drop_unstarted(standing.urgent_above)
+            self._loop.revoke(unstarted, release=True)
+
+    def _let_go(self, keys: set[ShardKey] | frozenset[ShardKey], release: bool) -> None:
+        dropped = self._context.book.drop(keys)
+        self._loop.revoke(dropped, release)
+
+    def _let_go_when_lapsing(self) -> None:
+        """Without the database for nearly a lease, stop: by its clock others may have our work."""
+        settings = self._context.settings
+        margin = min(settings.heartbeat_seconds, settings.lease_seconds / 4)
+        if time.monotonic() - self._renewed > settings.lease_seconds - margin:
+            self._let_go(self._context.book.keys(), release=False)
+
+    def _consider_another_model(self) -> None:
+        """Out of work while another model's job waits: end, to be started again for that one."""
+        if self._context.book.keys():
+            self._worked = time.monotonic()
+        elif time.monotonic() - self._worked > _SWITCH_SECONDS:
+            self._worked = time.monotonic()
+            with self._context.sessions() as session:
+                if waits_for_another_model(session, self._context.model_id):
+                    self._drain("another model has work")

@@ -1,0 +1,119 @@
+"""The thread that owns the backend: take tasks, step, hand on what ended. It does no I/O."""
+
+import heapq
+import itertools
+import queue
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.domain.leases import LineMetrics, ShardKey
+from runner.inference.backend import Backend, LineRefusal, Outcome, Task
+from runner.worker.lease_book import LeaseBook
+from runner.worker.lines import Ended, Revoked
+from runner.worker.time_sheet import TimeSheet, now_us
+
+_LOOK_AHEAD = 1.25  # tasks in the backend, as a multiple of its rows; the rest can be given back
+_IDLE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    tasks: Sequence[Task]
+
+
+class _Stop:
+    """The last message."""
+
+
+class StepLoop:
+    """Runs tasks in order of priority, then arrival."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        book: LeaseBook,
+        ended: "queue.Queue[Ended]",
+        times: TimeSheet,
+    ) -> None:
+        self._backend = backend
+        self._book = book
+        self._ended = ended
+        self._times = times
+        self._mail: queue.SimpleQueue[_Submit | Revoked | _Stop] = queue.SimpleQueue()
+        self._waiting: list[tuple[int, int, Task]] = []
+        self._arrivals = itertools.count()
+        self._inside: dict[str, Task] = {}
+        self._stopping = False
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Hand over tasks (any thread)."""
+        self._mail.put(_Submit(tasks))
+
+    def revoke(self, keys: set[ShardKey], release: bool) -> None:
+        """Abort what belongs to some leases; their ``Revoked`` follows their last outcome."""
+        if keys:
+            self._mail.put(Revoked(frozenset(keys), release))
+
+    def stop(self) -> None:
+        """End the loop after the present step (any thread)."""
+        self._mail.put(_Stop())
+
+    def run(self) -> None:
+        """The loop; it ends on ``stop``."""
+        last = now_us()
+        while not self._stopping:
+            self._read_mail(block=False)
+            self._admit()
+            if self._backend.unfinished:
+                for outcome in self._backend.step():
+                    del self._inside[outcome.task.key]
+                    self._ended.put(outcome)
+                now = now_us()
+                self._times.add(busy_us=now - last)
+            else:
+                self._read_mail(block=True)
+                now = now_us()
+                self._times.add(idle_us=now - last)
+            last = now
+
+    def _read_mail(self, block: bool) -> None:
+        try:
+            self._take(self._mail.get(timeout=_IDLE_SECONDS) if block else self._mail.get_nowait())
+            while True:
+                self._take(self._mail.get_nowait())
+        except queue.Empty:
+            return
+
+    def _take(self, message: "_Submit | Revoked | _Stop") -> None:
+        match message:
+            case _Submit(tasks):
+                for task in tasks:
+                    entry = (-task.lease.priority, next(self._arrivals), task)
+                    heapq.heappush(self._waiting, entry)
+            case Revoked(keys, _):
+                self._abort(keys)
+                self._ended.put(message)
+            case _Stop():
+                self._stopping = True
+
+    def _abort(self, keys: frozenset[ShardKey]) -> None:
+        inside = [key for key, task in self._inside.items() if task.lease.key in keys]
+        self._times.add(wasted_us=self._backend.abort(inside))
+        for key in inside:
+            del self._inside[key]
+        self._waiting = [entry for entry in self._waiting if entry[2].lease.key not in keys]
+        heapq.heapify(self._waiting)
+
+    def _admit(self) -> None:
+        """Move waiting tasks into the backend while it looks no further ahead than it should."""
+        most = max(1, int(self._backend.rows * _LOOK_AHEAD))
+        while self._waiting and self._backend.unfinished < most:
+            _, _, task = heapq.heappop(self._waiting)
+            if not self._book.start(task.lease.key):
+                continue
+            try:
+                self._backend.submit(task)
+            except LineRefusal as refusal:
+                self._ended.put(Outcome(task, refusal, LineMetrics()))
+            else:
+                self._inside[task.key] = task

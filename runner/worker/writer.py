@@ -1,0 +1,118 @@
+"""The thread that commits what ended, in packs, and gives back what was revoked."""
+
+import logging
+import queue
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain, repeat
+from typing import TypeGuard, TypeVar
+
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from runner.domain.ids import JobId
+from runner.domain.leases import FinishedItem, ShardKey
+from runner.inference.backend import Outcome
+from runner.services.closing import close_if_drained
+from runner.services.leases import give_back
+from runner.services.results import CommitOutcome, commit_results
+from runner.worker.context import WorkerContext
+from runner.worker.lines import Closed, Ended, Revoked, finished_outcome
+from runner.worker.step_loop import StepLoop
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_PACK_SECONDS = 0.25  # a result waits at most this long for others
+_PACK_MIN, _PACK_MAX = 64, 512
+_RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Writer:
+    """Drains the queue of ended tasks into the database, in order."""
+
+    def __init__(self, context: WorkerContext, loop: StepLoop) -> None:
+        self._context = context
+        self._loop = loop
+
+    def run(self) -> None:
+        """The loop; it ends when ``Closed`` has come through."""
+        while True:
+            batch = self._next_batch()
+            self._commit([_item(entry) for entry in batch if _is_result(entry)])
+            match batch[-1]:
+                case Revoked(keys, release):
+                    if release:
+                        self._release(keys)
+                case Closed():
+                    return
+
+    def _next_batch(self) -> list[Ended]:
+        """What ended, up to a pack. ``Revoked`` and ``Closed`` end one, so that they come last."""
+        batch = [self._context.ended.get()]
+        deadline = time.monotonic() + _PACK_SECONDS
+        while _is_result(batch[-1]) and len(batch) < _PACK_MAX:
+            patience = deadline - time.monotonic() if len(batch) < _PACK_MIN else 0
+            try:
+                batch.append(self._context.ended.get(timeout=max(0.0, patience)))
+            except queue.Empty:
+                break
+        return batch
+
+    def _commit(self, items: Sequence[FinishedItem]) -> None:
+        if not items:
+            return
+        context = self._context
+
+        def transaction(session: Session) -> CommitOutcome:
+            return commit_results(session, context.worker_id, items)
+
+        outcome = self._persist(transaction)
+        stale = {item.lease.key for item in outcome.stale}
+        context.book.finish(item.lease.key for item in items)
+        context.book.drop(outcome.done | stale)
+        if stale:
+            context.times.add_stale(len(outcome.stale))
+            self._loop.revoke(stale, release=False)
+            logger.warning(
+                "%d results came after their lease.", len(outcome.stale), extra={"action": "stale"}
+            )
+        wasted = [*outcome.stale, *(item for item in items if item.failed)]
+        context.times.add(wasted_us=sum(item.metrics.device_us for item in wasted))
+        self._close({key.job_id for key in outcome.done})
+        context.wake.set()
+
+    def _release(self, keys: frozenset[ShardKey]) -> None:
+        self._persist(lambda session: give_back(session, self._context.worker_id, keys))
+        self._close({key.job_id for key in keys})
+        self._context.wake.set()
+
+    def _close(self, job_ids: set[JobId]) -> None:
+        for job_id in job_ids:
+            self._persist(partial(_close, job_id=job_id))
+
+    def _persist(self, transaction: Callable[[Session], T]) -> T:
+        """Run a transaction until the database takes it; every one of ours may be repeated."""
+        for pause in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
+            try:
+                with self._context.sessions.begin() as session:
+                    return transaction(session)
+            except OperationalError as error:
+                logger.warning("A commit failed: %s", error, extra={"action": "commit_failed"})
+                time.sleep(pause * random.uniform(0.5, 1.5))
+        raise AssertionError("unreachable: the pauses never end")
+
+
+def _close(session: Session, job_id: JobId) -> None:
+    close_if_drained(session, job_id)
+
+
+def _is_result(entry: Ended) -> TypeGuard[Outcome | FinishedItem]:
+    return isinstance(entry, Outcome | FinishedItem)
+
+
+def _item(entry: Outcome | FinishedItem) -> FinishedItem:
+    return finished_outcome(entry) if isinstance(entry, Outcome) else entry

@@ -1,0 +1,151 @@
+"""The tokenizer: ids equal transformers', templates are sandboxed, refusals are clear."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tiny_models import EOS_ID, save_tokenizer
+from transformers import AutoTokenizer
+
+from engine.errors import InvalidParams, UnsupportedModel
+from engine.tokenizer import Tokenizer
+
+CONVERSATIONS = [
+    [{"role": "user", "content": "What is the capital of France?"}],
+    [
+        {"role": "system", "content": "Answer in one word."},
+        {"role": "user", "content": "Capital of Jap\u00e4n? \U0001f5fe"},
+        {"role": "assistant", "content": "Tokyo"},
+        {"role": "user", "content": "  And of <|im_start|> France?\n"},
+    ],
+]
+
+
+def tokenizer_with(folder: Path, chat_template: str | None) -> Tokenizer:
+    save_tokenizer(folder, chat_template)
+    return Tokenizer(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("messages", CONVERSATIONS)
+def test_chat_ids_equal_those_of_transformers(
+    smollm2_folder: Path, messages: list[dict[str, str]]
+) -> None:
+    theirs = AutoTokenizer.from_pretrained(smollm2_folder)
+    expected = theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    assert Tokenizer(smollm2_folder).render_chat(messages) == expected
+
+
+@pytest.mark.slow
+def test_plain_ids_and_text_equal_those_of_transformers(smollm2_folder: Path) -> None:
+    ours, theirs = Tokenizer(smollm2_folder), AutoTokenizer.from_pretrained(smollm2_folder)
+    text = "Caf\u00e9 \u65e5\u672c \U0001f600  two  spaces\n\ttab <|im_end|> 12345"
+    for add_special_tokens in (False, True):
+        expected = theirs.encode(text, add_special_tokens=add_special_tokens)
+        assert ours.encode(text, add_special_tokens) == expected
+    assert ours.decode(expected) == theirs.decode(expected, skip_special_tokens=True)
+    assert theirs.eos_token_id in ours.eos_token_ids
+
+
+def test_template_is_rendered_with_generation_prompt_and_special_tokens(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with(
+        tmp_path,
+        "{% for m in messages %}{% if loop.index > 5 %}{% break %}{% endif %}{{ m.role }}:"
+        "{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}{% endfor %}"
+        "{{ {'a': '<\u00e9>'} | tojson }}{% if add_generation_prompt %}bot:{% endif %}",
+    )
+    ids = tokenizer.render_chat([{"role": "me", "content": "hi"}])
+    assert EOS_ID in ids
+    assert tokenizer.decode(ids) == 'me:hi{"a": "<\u00e9>"}bot:'
+
+
+def test_template_in_its_own_file_is_used(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "setting")
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert Tokenizer(tmp_path).decode(Tokenizer(tmp_path).render_chat([])) == "file"
+
+
+def test_named_templates_use_the_default_one(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    settings = {
+        "eos_token": {"content": "<end>"},
+        "chat_template": [
+            {"name": "tool_use", "template": "tools"},
+            {"name": "default", "template": "plain"},
+        ],
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.decode(tokenizer.render_chat([])) == "plain"
+    assert tokenizer.eos_token_ids == {EOS_ID}
+
+
+def test_missing_template_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParams, match="no chat template") as caught:
+        tokenizer_with(tmp_path, None).render_chat([{"role": "user", "content": "hi"}])
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "{{ messages.__class__.__mro__[-1].__subclasses__() }}",
+        "{{ cycler.__init__.__globals__.os.system('touch ' ~ messages[0].content) }}",
+        "{{ ''.__class__ }}{{ raise_exception.__globals__['json'] }}",
+        "{% for i in range(10000000) %}x{% endfor %}",
+        "{{ messages.append(1) }}",
+        "{{ '%s' | format(messages.__class__.__base__.__subclasses__()) }}",
+    ],
+)
+def test_malicious_template_is_stopped(tmp_path: Path, attack: str) -> None:
+    victim = tmp_path / "touched"
+    tokenizer = tokenizer_with(tmp_path, attack)
+    try:
+        text = tokenizer.decode(tokenizer.render_chat([{"content": str(victim)}]))
+    except InvalidParams:
+        text = ""
+    assert "class" not in text
+    assert "module" not in text
+    assert not os.path.exists(victim)
+
+
+def test_refusal_by_the_template_is_passed_on(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with(tmp_path, "{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InvalidParams, match="roles must alternate"):
+        tokenizer.render_chat([{"role": "user", "content": "hi"}])
+
+
+def test_end_tokens_come_from_all_files_and_lists(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 4]}))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
+    assert Tokenizer(tmp_path).eos_token_ids == {3, 4, 5, EOS_ID}
+
+
+def test_saved_truncation_does_not_shorten_prompts(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    saved["truncation"] = {
+        "direction": "Right",
+        "max_length": 2,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    path.write_text(json.dumps(saved))
+    assert len(Tokenizer(tmp_path).encode("a long text", False)) > 2
+
+
+def test_missing_and_broken_files_are_unsupported(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="missing"):
+        Tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UnsupportedModel, match="can't be read"):
+        Tokenizer(tmp_path)
+    with pytest.raises(UnsupportedModel, match="template is not valid"):
+        tokenizer_with(tmp_path, "{% if %}")
+
+
+def test_largest_token_id_is_known(tmp_path: Path) -> None:
+    assert tokenizer_with(tmp_path, None).num_token_ids == EOS_ID + 1

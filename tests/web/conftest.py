@@ -1,0 +1,152 @@
+"""An application on real services, two tenants, and factories of what their requests need."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from runner.config import Settings
+from runner.runtime import Runtime, open_runtime
+from runner.services.keys import create_key
+from runner.services.models import NewModel, PriceList, register_model
+from web import create_app
+
+MAX_FILE_BYTES = 3 * 1024**2
+
+BOUNDARY = "a-boundary-of-tests"
+
+Form = Callable[..., dict[str, Any]]
+Upload = Callable[..., dict[str, Any]]
+MakeBatch = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def settings(database_url: str, broker_url: str, tmp_path: Path) -> Settings:
+    return Settings(
+        data_dir=tmp_path,
+        database_url=database_url,
+        broker_url=broker_url,
+        max_file_bytes=MAX_FILE_BYTES,
+    )
+
+
+@pytest.fixture
+def runtime(settings: Settings) -> Iterator[Runtime]:
+    runtime = open_runtime(settings)
+    from sqlalchemy import text  # TEMPORARY
+
+    with runtime.transaction() as session:  # TEMPORARY
+        for name in (
+            "prompt_tokens",
+            "cached_tokens",
+            "output_tokens",
+            "billed_nano",
+            "run_cost_nano",
+        ):
+            session.execute(text(f"ALTER TABLE jobs ADD COLUMN IF NOT EXISTS {name} bigint"))
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def app(runtime: Runtime) -> Flask:
+    return create_app(runtime)
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    """A client without a key."""
+    return app.test_client()
+
+
+@pytest.fixture
+def api_key(runtime: Runtime) -> str:
+    with runtime.transaction() as session:
+        return create_key(session, "one")[1]
+
+
+@pytest.fixture
+def other_key(runtime: Runtime) -> str:
+    """A key of another project."""
+    with runtime.transaction() as session:
+        return create_key(session, "other")[1]
+
+
+@pytest.fixture
+def api(app: Flask, api_key: str) -> FlaskClient:
+    """A client that sends the key."""
+    return _client(app, api_key)
+
+
+@pytest.fixture
+def other(app: Flask, other_key: str) -> FlaskClient:
+    """A client of another project."""
+    return _client(app, other_key)
+
+
+@pytest.fixture
+def model(runtime: Runtime) -> str:
+    """The name of a registered model."""
+    with runtime.transaction() as session:
+        new = NewModel(name="org/tiny", path="stub:", context_length=1024, manifest={})
+        return register_model(session, new, PriceList()).name
+
+
+@pytest.fixture
+def form() -> Form:
+    """Writes a form: fields are pairs, files have a name as well."""
+
+    def form(*parts: tuple[str, ...]) -> dict[str, Any]:
+        body = bytearray()
+        for name, value, *filename in parts:
+            where = f'; filename="{filename[0]}"' if filename else ""
+            head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{where}\r\n\r\n'
+            body += head.encode() + _bytes(value) + b"\r\n"
+        body += f"--{BOUNDARY}--\r\n".encode()
+        return {"data": bytes(body), "content_type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+    return form
+
+
+@pytest.fixture
+def upload(api: FlaskClient, form: Form) -> Upload:
+    """Uploads bytes as the client would; returns the file object."""
+
+    def upload(data: bytes = b'{"custom_id":"a"}\n', name: str = "lines.jsonl") -> dict[str, Any]:
+        answer = api.post("/v1/files", **form(("purpose", "batch"), ("file", data, name)))
+        assert answer.status_code == 200, answer.text
+        return answer.get_json()
+
+    return upload
+
+
+@pytest.fixture
+def make_batch(api: FlaskClient, upload: Upload) -> MakeBatch:
+    """Creates a batch, by default on a file of its own; returns the batch object."""
+
+    def make_batch(headers: dict[str, str] | None = None, **fields: object) -> dict[str, Any]:
+        body = {
+            "input_file_id": fields.pop("input_file_id", None) or upload()["id"],
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+            **fields,
+        }
+        answer = api.post("/v1/batches", data=json.dumps(body), headers=headers or {})
+        assert answer.status_code == 200, answer.text
+        return answer.get_json()
+
+    return make_batch
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def _client(app: Flask, secret: str) -> FlaskClient:
+    client = app.test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {secret}"
+    return client

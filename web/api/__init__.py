@@ -1,0 +1,23 @@
+"""The programs' side: ``/v1`` speaks OpenAI's wire contract, ``/api`` what is ours alone."""
+
+from flask import Blueprint, Flask
+
+from web.api import batches, errors, files, health, jobs, models
+from web.auth import require_key
+
+
+def register(app: Flask) -> None:
+    """Add the routes and the error handlers to an application."""
+    errors.register(app)
+    app.register_blueprint(health.bp)
+    app.register_blueprint(_keyed("v1", files.bp, batches.bp, models.bp))
+    app.register_blueprint(_keyed("api", jobs.bp))
+
+
+def _keyed(name: str, *parts: Blueprint) -> Blueprint:
+    """Blueprints under ``/name``, all of whose routes need a key."""
+    whole = Blueprint(name, __name__, url_prefix=f"/{name}")
+    whole.before_request(require_key)
+    for part in parts:
+        whole.register_blueprint(part)
+    return whole

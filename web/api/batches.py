@@ -1,0 +1,105 @@
+"""``/v1/batches``: the contract's name for jobs."""
+
+import hashlib
+from typing import Literal
+
+from flask import Blueprint, jsonify, request
+from flask.typing import ResponseReturnValue
+
+from runner.domain.errors import InvalidRequest
+from runner.domain.ids import FILE_PREFIX, FileId, decode
+from runner.services import jobs
+from runner.services.jobs import NewJob
+from web.api.bodies import Body, read_body
+from web.api.lists import list_object, read_limit
+from web.api.wire import batch_object, read_batch_id
+from web.auth import current_caller
+from web.request_scope import current_session
+
+bp = Blueprint("batches", __name__)
+
+_IDEMPOTENCY_KEY_LETTERS = 255
+
+
+class OutputExpiry(Body):
+    """How long the files of a batch live after they were made."""
+
+    anchor: Literal["created_at"]
+    seconds: int
+
+
+class CreateBatch(Body):
+    """The body of a create: the contract's fields, then ours."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: OutputExpiry | None = None
+    priority: int = 0
+    on_invalid: str = "fail"
+
+
+@bp.post("/batches")
+def create_batch() -> ResponseReturnValue:
+    """Accept a batch, or give the one that an earlier try of this very request made."""
+    wanted = _new_job(read_body(CreateBatch))
+    return batch_object(jobs.create_job(current_session(), current_caller(), wanted))
+
+
+@bp.get("/batches")
+def list_batches() -> ResponseReturnValue:
+    """A page of the project's batches, newest first."""
+    after = request.args.get("after")
+    cursor = None if after is None else read_batch_id(after, "after")
+    limit = read_limit(default=20, maximum=100)
+    page = jobs.list_jobs(current_session(), current_caller().project_id, cursor, limit)
+    return list_object([batch_object(job) for job in page.items], page.has_more)
+
+
+@bp.get("/batches/<batch_id>")
+def show_batch(batch_id: str) -> ResponseReturnValue:
+    """One batch; a poll that knows its present state gets a 304."""
+    job_id = read_batch_id(batch_id)
+    job = jobs.get_job(current_session(), current_caller().project_id, job_id)
+    response = jsonify(batch_object(job))
+    response.headers["Cache-Control"] = "private, no-cache"
+    response.add_etag()
+    return response.make_conditional(request)
+
+
+@bp.post("/batches/<batch_id>/cancel")
+def cancel_batch(batch_id: str) -> ResponseReturnValue:
+    """Stop a batch; its finished lines stay."""
+    job_id = read_batch_id(batch_id)
+    job = jobs.cancel_job(current_session(), current_caller().project_id, job_id)
+    return batch_object(job)
+
+
+def _new_job(body: CreateBatch) -> NewJob:
+    file_id = decode(FILE_PREFIX, body.input_file_id)
+    if file_id is None:
+        raise InvalidRequest("There is no such file in this project.", param="input_file_id")
+    expiry = body.output_expires_after
+    return NewJob(
+        input_file_id=FileId(file_id),
+        endpoint=body.endpoint,
+        completion_window=body.completion_window,
+        request_sha256=hashlib.sha256(b"POST /v1/batches\n" + request.get_data()).digest(),
+        metadata=body.metadata,
+        priority=body.priority,
+        on_invalid=body.on_invalid,
+        output_expires_seconds=None if expiry is None else expiry.seconds,
+        idempotency_key=_idempotency_key(),
+        is_retry=request.headers.get("x-stainless-retry-count", 0, type=int) > 0,
+    )
+
+
+def _idempotency_key() -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not 1 <= len(key) <= _IDEMPOTENCY_KEY_LETTERS:
+        raise InvalidRequest(
+            f"An Idempotency-Key has 1 to {_IDEMPOTENCY_KEY_LETTERS} characters.",
+            code="invalid_idempotency_key",
+        )
+    return key

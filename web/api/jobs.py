@@ -1,0 +1,80 @@
+"""``/api/jobs``: what the wire contract has no words for. Ids are those of the wire."""
+
+from flask import Blueprint, Response
+from flask.typing import ResponseReturnValue
+
+from runner.services import contents, jobs, reports
+from runner.services.reports import JobReport, Percentiles
+from web.api.downloads import send_pieces
+from web.api.wire import CURRENCY, Json, decimal_text, read_batch_id, usage_object
+from web.auth import current_caller
+from web.request_scope import current_runtime, current_session
+
+bp = Blueprint("jobs", __name__)
+
+_LINES = "application/x-ndjson"
+
+
+@bp.get("/jobs/<job_id>/report")
+def show_report(job_id: str) -> ResponseReturnValue:
+    """A job's tokens, money and latency, also while it runs."""
+    wanted = read_batch_id(job_id, "job_id")
+    report = reports.job_report(current_session(), current_caller().project_id, wanted)
+    return _report_object(job_id, report)
+
+
+@bp.get("/jobs/<job_id>/output")
+def show_output(job_id: str) -> ResponseReturnValue:
+    """The lines that have succeeded so far."""
+    return _send_view(job_id, contents.OUTPUT)
+
+
+@bp.get("/jobs/<job_id>/errors")
+def show_errors(job_id: str) -> ResponseReturnValue:
+    """The lines that have failed so far."""
+    return _send_view(job_id, contents.ERROR)
+
+
+def _send_view(job_id: str, view: str) -> Response:
+    wanted = read_batch_id(job_id, "job_id")
+    job = jobs.get_job(current_session(), current_caller().project_id, wanted)
+    lines = contents.read_view(current_runtime().sessions, job.id, view)
+    return send_pieces(lines, f"{job_id}_{view}.jsonl", _LINES)
+
+
+def _report_object(job_id: str, report: JobReport) -> Json:
+    totals = report.job.totals
+    return {
+        "job_id": job_id,
+        "state": report.job.state.value,
+        "model": report.job.model,
+        "lines": {
+            "total": report.job.total,
+            "succeeded": totals.succeeded,
+            "failed": totals.failed,
+            "billed": report.billed_lines,
+        },
+        "usage": usage_object(totals),
+        "cost": {
+            "currency": CURRENCY,
+            "billed": decimal_text(totals.billed_nano),
+            "billed_nano": totals.billed_nano,
+            "run": decimal_text(totals.run_cost_nano),
+            "run_nano": totals.run_cost_nano,
+        },
+        "latency_ms": {
+            "queue": _milliseconds(report.queue),
+            "first_token": _milliseconds(report.first_token),
+            "total": _milliseconds(report.total),
+        },
+        "device_seconds": report.device_us / 1e6,
+        "preemptions": report.preemptions,
+        "recomputed_tokens": report.recomputed_tokens,
+    }
+
+
+def _milliseconds(micros: Percentiles) -> Json:
+    return {
+        name: None if value is None else value / 1000
+        for name, value in (("p50", micros.p50), ("p90", micros.p90), ("p99", micros.p99))
+    }

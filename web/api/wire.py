@@ -1,0 +1,163 @@
+"""The words of OpenAI's wire contract: its objects and ids, made from our records and back.
+
+Here, and in the routes beside it, a job is called a batch.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from runner.domain.errors import NotFound
+from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, FileId, JobId, decode, encode
+from runner.domain.intake import LineFault
+from runner.domain.pricing import NANO
+from runner.services.files import FileRecord
+from runner.services.jobs import JobRecord, Totals
+from runner.services.models import ModelRecord
+
+OWNER = "tokenmill"
+CURRENCY = "USD"
+
+Json = dict[str, Any]
+
+
+def read_file_id(text: str, param: str = "file_id") -> FileId:
+    """The file that an outer id names; one that cannot be an id names nothing."""
+    value = decode(FILE_PREFIX, text)
+    if value is None:
+        raise NotFound("No such File object in this project.", param=param)
+    return FileId(value)
+
+
+def read_batch_id(text: str, param: str = "batch_id") -> JobId:
+    """The job that an outer id names; one that cannot be an id names nothing."""
+    value = decode(JOB_PREFIX, text)
+    if value is None:
+        raise NotFound("No such batch in this project.", param=param)
+    return JobId(value)
+
+
+def file_object(file: FileRecord) -> Json:
+    """A file, as the contract shows it; ``expires_at`` is left out where it never expires."""
+    shown: Json = {
+        "id": encode(FILE_PREFIX, file.id),
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": _seconds(file.created_at),
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+    if file.expires_at is not None:
+        shown["expires_at"] = _seconds(file.expires_at)
+    return shown
+
+
+def deleted_file_object(file_id: FileId) -> Json:
+    """The answer to a deletion."""
+    return {"id": encode(FILE_PREFIX, file_id), "object": "file", "deleted": True}
+
+
+def model_object(model: ModelRecord) -> Json:
+    """A model, as the contract shows it."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": _seconds(model.created_at),
+        "owned_by": OWNER,
+    }
+
+
+def batch_object(job: JobRecord) -> Json:
+    """A job, as the contract shows it, then the fields that are ours alone."""
+    return {
+        "id": encode(JOB_PREFIX, job.id),
+        "object": "batch",
+        "endpoint": job.endpoint,
+        "model": job.model,
+        "errors": _errors(job),
+        "input_file_id": encode(FILE_PREFIX, job.input_file_id),
+        "completion_window": job.completion_window,
+        "status": job.state.value,
+        "output_file_id": _file_id(job.output_file_id),
+        "error_file_id": _file_id(job.error_file_id),
+        **_times(job),
+        "request_counts": {
+            "total": job.total,
+            "completed": job.totals.succeeded,
+            "failed": job.totals.failed,
+        },
+        "usage": usage_object(job.totals),
+        "metadata": job.metadata,
+        "priority": job.priority,
+        "phase": job.phase,
+        "phase_reason": job.phase_reason,
+        "cost": {
+            "currency": CURRENCY,
+            "billed": decimal_text(job.totals.billed_nano),
+            "run": decimal_text(job.totals.run_cost_nano),
+        },
+    }
+
+
+def usage_object(totals: Totals) -> Json:
+    """Tokens, under the contract's names; ours are counted without reasoning tokens apart."""
+    return {
+        "input_tokens": totals.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": totals.cached_tokens},
+        "output_tokens": totals.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": totals.prompt_tokens + totals.output_tokens,
+    }
+
+
+def decimal_text(nano: int) -> str:
+    """An amount in nano-units as a decimal number of whole units, exact to the last digit."""
+    whole, rest = divmod(nano, NANO)
+    return f"{whole}.{rest:09d}"
+
+
+def _times(job: JobRecord) -> Json:
+    return {
+        "created_at": _seconds(job.created_at),
+        "in_progress_at": _moment(job.in_progress_at),
+        "expires_at": _seconds(job.expires_at),
+        "finalizing_at": _moment(job.finalizing_at),
+        "completed_at": _moment(job.completed_at),
+        "failed_at": _moment(job.failed_at),
+        "expired_at": _moment(job.expired_at),
+        "cancelling_at": _moment(job.cancelling_at),
+        "cancelled_at": _moment(job.cancelled_at),
+    }
+
+
+def _errors(job: JobRecord) -> Json | None:
+    """The faults that are shown; when there are more, a last entry tells how many."""
+    if not job.fault_count:
+        return None
+    faults = [*job.faults]
+    hidden = job.fault_count - len(faults)
+    if hidden > 0:
+        faults.append(LineFault("more_errors", f"There are {hidden:,} more errors.", None, None))
+    return {"object": "list", "data": [_fault(fault) for fault in faults]}
+
+
+def _fault(fault: LineFault) -> Json:
+    return {
+        "code": fault.code,
+        "line": fault.line,
+        "message": fault.message,
+        "param": fault.param,
+    }
+
+
+def _file_id(file_id: FileId | None) -> str | None:
+    return None if file_id is None else encode(FILE_PREFIX, file_id)
+
+
+def _seconds(moment: datetime) -> int:
+    return int(moment.timestamp())
+
+
+def _moment(moment: datetime | None) -> int | None:
+    return None if moment is None else _seconds(moment)
