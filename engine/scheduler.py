@@ -179,6 +179,8 @@ class Scheduler:
 
     def _admit(self, plan: StepPlan, now_us: int) -> None:
         """Start waiting requests while tokens, rows and blocks last."""
+        if not self._waiting:
+            return
         held: list[tuple[int, int, Request]] = []
         promised = sum(self._blocks.missing_blocks(r) for r in self.running)
         while self._waiting and plan.budget and len(self.running) < self._config.max_num_seqs:

@@ -174,10 +174,9 @@ class ReferenceAttention:
         values: torch.Tensor,
         options: AttentionOptions,
     ) -> torch.Tensor:
-        """Many queries of one sequence: query heads side by side, kv heads repeated by view."""
-        groups = query.shape[1] // keys.shape[1]
-        k = keys.index_select(0, prefill.slots).repeat_interleave(groups, dim=1)
-        v = values.index_select(0, prefill.slots).repeat_interleave(groups, dim=1)
+        """Many queries of one sequence."""
+        k = keys.index_select(0, prefill.slots)
+        v = values.index_select(0, prefill.slots)
         mask = prefill.masks.get(options.window)
         if mask is None:
             mask = self._prefill_mask(prefill, options.window)
@@ -228,11 +227,16 @@ def _softmax_attention(
     mask: torch.Tensor,
     options: AttentionOptions,
 ) -> torch.Tensor:
-    """Attention of [..., queries, dim] over [..., keys, dim]; torch's fused one without softcap."""
+    """Attention of [rows, heads, queries, dim] over [rows, kv heads, keys, dim].
+
+    Torch's fused operator does it, except that it knows no softcap.
+    """
+    groups = query.shape[1] // key.shape[1]
     if options.softcap is None:
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=options.scale
+            query, key, value, attn_mask=mask, scale=options.scale, enable_gqa=groups > 1
         )
+    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scores = query @ key.transpose(-2, -1) * options.scale
     scores = options.softcap * torch.tanh(scores / options.softcap)
     weights = scores.masked_fill(~mask, float("-inf")).softmax(-1, dtype=torch.float32)

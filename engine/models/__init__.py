@@ -2,7 +2,7 @@
 
 from engine.config import EngineConfig
 from engine.models.hf import LoadedModel, load_from_folder
-from engine.models.probe import probe
+from engine.models.probe import probe_model
 
 __all__ = ["LoadedModel", "load_model"]
 
@@ -14,5 +14,5 @@ def load_model(config: EngineConfig) -> LoadedModel:
         UnsupportedModel: the folder is refused, or the probe disagrees.
     """
     model = load_from_folder(config)
-    probe(model, config.block_size)
+    probe_model(model, config.block_size)
     return model

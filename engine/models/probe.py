@@ -27,7 +27,7 @@ class _Prompt:
 
 
 @torch.inference_mode()
-def probe(model: LoadedModel, block_size: int) -> None:
+def probe_model(model: LoadedModel, block_size: int) -> None:
     """Compare the paged path with the plain model.
 
     Raises:

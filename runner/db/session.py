@@ -6,6 +6,8 @@ from sqlalchemy.orm import Session, sessionmaker
 SessionFactory = sessionmaker[Session]
 
 _CONNECT_SECONDS = 5
+# A generic plan made while a partition is still empty would be kept while a million rows arrive.
+_OPTIONS = "-c plan_cache_mode=force_custom_plan"
 
 
 def create_database_engine(database_url: str, pool_size: int = 5) -> Engine:
@@ -16,7 +18,11 @@ def create_database_engine(database_url: str, pool_size: int = 5) -> Engine:
         hide_parameters=True,  # errors are logged, and parameters hold prompts and outputs
         pool_size=pool_size,
         max_overflow=20,
-        connect_args={"connect_timeout": _CONNECT_SECONDS, "application_name": "tokenmill"},
+        connect_args={
+            "connect_timeout": _CONNECT_SECONDS,
+            "application_name": "tokenmill",
+            "options": _OPTIONS,
+        },
     )
 
 

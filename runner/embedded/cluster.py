@@ -1,8 +1,10 @@
 """The files of one Postgres cluster: made by initdb, described by its own version and pid file."""
 
+import os
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -47,28 +49,29 @@ class Cluster:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
         account.own(draft)
-        command = [
-            binaries["initdb"],
-            *("-D", _data_argument(draft, account)),
-            *("--username", "postgres"),
-            # Read from our unlinked file: the password is in no argument and no named file.
-            "--pwfile=/dev/stdin",
-            "--auth=scram-sha-256",
-            "--data-checksums",
-            "--encoding=UTF8",
-            # The one locale that sorts alike in every build and on every system.
-            "--locale=C",
-            "--no-instructions",
-            *(["--no-sync"] if self._fast else []),
-        ]
-        run_once(command, draft, account, stdin=f"{password}\n".encode())
+        with reachable(draft, account) as (path, descriptors):
+            command = [
+                binaries["initdb"],
+                *("-D", path),
+                *("--username", "postgres"),
+                # Read from our unlinked file: the password is in no argument and no named file.
+                "--pwfile=/dev/stdin",
+                "--auth=scram-sha-256",
+                "--data-checksums",
+                "--encoding=UTF8",
+                # The one locale that sorts alike in every build and on every system.
+                "--locale=C",
+                "--no-instructions",
+                *(["--no-sync"] if self._fast else []),
+            ]
+            run_once(command, account, stdin=f"{password}\n".encode(), descriptors=descriptors)
         draft.rename(self.home)
 
-    def command(self, binaries: PostgresBinaries, account: Account, socket_dir: Path) -> list[str]:
-        """How to start the server of this cluster."""
+    def command(self, binaries: PostgresBinaries, path: str, socket_dir: Path) -> list[str]:
+        """How to start the server of this cluster, which reaches its files by ``path``."""
         settings = _SETTINGS | (_FAST_SETTINGS if self._fast else {})
         settings["unix_socket_directories"] = str(socket_dir)
-        command = [binaries["postgres"], "-D", _data_argument(self.home, account)]
+        command = [binaries["postgres"], "-D", path]
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
         return command
@@ -94,13 +97,20 @@ class Cluster:
         return []
 
 
-def _data_argument(home: Path, account: Account) -> str:
-    """The cluster's path as its server can reach it.
+@contextmanager
+def reachable(home: Path, account: Account) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The cluster's path as its server can reach it, and the descriptors that it must inherit.
 
     An account that we dropped to may be unable to pass the folders above the data directory
-    (/root, a private temporary folder), and opening those up is not ours to do. The server is
-    started inside the cluster's folder and never leaves it, and this link leads straight there.
+    (/root, a private temporary folder), and opening those up is not ours to do. The server instead
+    inherits the open folder, and the kernel's link to a descriptor leads straight there. (Its
+    working directory would serve as well, but Postgres before 16 moves it around.)
     """
-    if account.drops and sys.platform == "linux":
-        return "/proc/self/cwd"
-    return str(home)
+    if not account.drops or sys.platform != "linux":
+        yield str(home), ()
+        return
+    handle = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{handle}", (handle,)
+    finally:
+        os.close(handle)

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from runner.embedded.account import Account, account_for
 from runner.embedded.binaries import find_postgres
-from runner.embedded.cluster import Cluster
+from runner.embedded.cluster import Cluster, reachable
 from runner.embedded.errors import EmbeddedError, StartCancelled
 from runner.embedded.process import ServerProcess, ServerSlot
 from runner.embedded.secret import read_or_create_secret
@@ -86,8 +86,9 @@ class Postgres:
         former = self._socket_dir or self._cluster.recorded_socket_dir()
         self._socket_dir = _private_socket_dir(former, account)
         self._cluster.forget_reused_pid()
-        command = self._cluster.command(binaries, account, self._socket_dir)
-        self._server = self._slot.spawn(command, account)
+        with reachable(self._cluster.home, account) as (path, descriptors):
+            command = self._cluster.command(binaries, path, self._socket_dir)
+            self._server = self._slot.spawn(command, account, descriptors=descriptors)
         try:
             self._prepare(cancelled)
         except BaseException:

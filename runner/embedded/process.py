@@ -20,7 +20,9 @@ import psutil
 from runner.embedded.account import Account
 from runner.embedded.errors import EmbeddedError
 
-POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.02
+# A server that has just been started may not have gone to its working directory yet.
+_MOVING_IN_SECONDS = 2.0
 
 StopSteps = Sequence[tuple[signal.Signals, float]]
 """Signals to send, each with the seconds to wait before the next."""
@@ -74,12 +76,24 @@ class ServerSlot:
 
     def occupant(self) -> ServerProcess | None:
         """The main process of the server that lives here."""
-        if not self.occupied():
-            return None
-        mains = [process for process in self._inhabitants() if self.is_main(process)]
-        return ServerProcess(mains[0], None) if mains else None
+        deadline = time.monotonic() + _MOVING_IN_SECONDS
+        while self.occupied():
+            for process in self._inhabitants():
+                if self.is_main(process):
+                    return ServerProcess(process, None)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+        return None
 
-    def spawn(self, command: Sequence[str], account: Account, stdin: bytes = b"") -> ServerProcess:
+    def spawn(
+        self,
+        command: Sequence[str],
+        account: Account,
+        *,
+        stdin: bytes = b"",
+        descriptors: tuple[int, ...] = (),
+    ) -> ServerProcess:
         """Start a server that keeps the lock; the caller waits until it is ready."""
         lock = self._try_lock()
         if lock is None:
@@ -93,7 +107,7 @@ class ServerSlot:
                     stderr=log,
                     cwd=self.home,
                     env=SERVER_ENVIRONMENT,
-                    pass_fds=(lock,),
+                    pass_fds=(lock, *descriptors),
                     start_new_session=True,
                     user=account.uid if account.drops else None,
                     group=account.gid if account.drops else None,
@@ -132,7 +146,7 @@ class ServerSlot:
         while (server is not None and server.alive()) or self.occupied():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return True
 
     def _inhabitants(self) -> list[psutil.Process]:
@@ -157,8 +171,14 @@ class ServerSlot:
         return handle
 
 
-def run_once(command: Sequence[str], home: Path, account: Account, stdin: bytes = b"") -> str:
-    """Run a short command as the account in ``home``; its output, or an error that shows it."""
+def run_once(
+    command: Sequence[str],
+    account: Account,
+    *,
+    stdin: bytes = b"",
+    descriptors: tuple[int, ...] = (),
+) -> str:
+    """Run a short command as the account; its output, or an error that shows it."""
     try:
         with _readable_once(stdin, account) as source:
             done = subprocess.run(
@@ -166,8 +186,10 @@ def run_once(command: Sequence[str], home: Path, account: Account, stdin: bytes 
                 stdin=source,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                cwd=home,
+                # The one folder that every account can be in.
+                cwd="/",
                 env=SERVER_ENVIRONMENT,
+                pass_fds=descriptors,
                 user=account.uid if account.drops else None,
                 group=account.gid if account.drops else None,
                 extra_groups=[] if account.drops else None,

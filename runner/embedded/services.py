@@ -49,7 +49,12 @@ class EmbeddedServices:
         self._valkey = None if broker_url else Valkey(self._data_dir)
 
     def __enter__(self) -> ServiceUrls:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            # One service may have come up before the other failed.
+            self.stop()
+            raise
 
     def __exit__(
         self,

@@ -67,7 +67,7 @@ class Supervisor:
         """Supervise until TERM, INT or HUP; a second signal skips the grace times."""
         prepare_data_dir(self._plan.data_dir)
         with hold_data_dir(self._plan.data_dir):
-            former = {number: signal.signal(number, self._on_signal) for number in _STOP_SIGNALS}
+            former = {number: signal.signal(number, self._on_signal) for number in _heeded()}
             try:
                 self._supervise()
             finally:
@@ -179,6 +179,11 @@ class Supervisor:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # Only a count: a handler may interrupt code that holds a lock.
         self._signals += 1
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals that stop us, save those that nohup or a shell has told us to ignore."""
+    return [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def answers_ready(url: str) -> bool:

