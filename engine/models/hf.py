@@ -1,23 +1,21 @@
 """The only file that adapts to transformers: loading, our attention, one packed forward."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from engine.attention import AttentionBackend
 from engine.attention.backend import AttentionOptions, BatchLayout, LayerShape
 from engine.config import EngineConfig
-from engine.errors import InvalidParams, UnsupportedModel
+from engine.errors import UnsupportedModel
+from engine.models.folder import choose_max_model_len, read_settings
 
 ATTENTION_NAME = "tokenmill_paged"
 PLAIN_ATTENTION_NAME = "eager"
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl")
-MULTIMODAL_KEYS = ("vision_config", "audio_config", "image_token_id", "image_token_index")
 
 
 class LoadedModel:
@@ -91,7 +89,23 @@ class LoadedModel:
                 f"{self.name} keeps state outside attention layers, which the paged engine can't "
                 "hold; choose a model whose every layer is attention."
             )
+        self._check_layer_types(recorder)
         return [recorder.shapes[layer] for layer in layers]
+
+    def _check_layer_types(self, recorder: "_ShapeRecorder") -> None:
+        """Refuse layers whose mask goes beyond causal and a window that attention is told of.
+
+        The probe's prompts are too short to notice: such masks begin to matter at thousands of
+        tokens.
+        """
+        layer_types = getattr(self._network.config, "layer_types", None) or []
+        for layer, kind in enumerate(layer_types):
+            is_windowed = kind == "sliding_attention" and recorder.windows.get(layer) is not None
+            if kind != "full_attention" and not is_windowed:
+                raise UnsupportedModel(
+                    f"{self.name} has layers of type {kind}, which the paged engine doesn't know; "
+                    "choose another model."
+                )
 
 
 def load_from_folder(config: EngineConfig) -> LoadedModel:
@@ -102,10 +116,18 @@ def load_from_folder(config: EngineConfig) -> LoadedModel:
         InvalidParams: `max_model_len` is more than the model was trained for.
     """
     folder = Path(config.model)
-    settings = _read_settings(folder)
-    _refuse_unsupported(settings)
-    _refuse_pickles(folder)
-    max_model_len = _max_model_len(config.max_model_len, settings.get("max_position_embeddings"))
+    settings = read_settings(folder)
+    if settings.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UnsupportedModel(
+            "The installed transformers knows no causal language model of type "
+            f"{settings.get('model_type')!r}; update transformers or choose another model."
+        )
+    model_config = AutoConfig.from_pretrained(
+        folder, trust_remote_code=False, local_files_only=True
+    )
+    # Families spell it differently in the file; the configuration object knows this name for all.
+    trained = getattr(model_config, "max_position_embeddings", None)
+    max_model_len = choose_max_model_len(config.max_model_len, trained)
     device = torch.device(config.device)
     network = _load_network(folder, choose_dtype(config.dtype, device)).to(device).eval()
     if not getattr(network, "_supports_attention_backend", False):
@@ -136,86 +158,17 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
     return False
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        settings = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UnsupportedModel(
-            f"{path} can't be read: {error.strerror}; give a complete model folder."
-        ) from error
-    except ValueError as error:
-        raise UnsupportedModel(f"{path} is not valid JSON: {error}.") from error
-    if not isinstance(settings, dict):
-        raise UnsupportedModel(f"{path} must hold a JSON object.")
-    return settings
-
-
-def _refuse_unsupported(settings: dict[str, Any]) -> None:
-    model_type = settings.get("model_type")
-    if "auto_map" in settings:
-        raise UnsupportedModel(
-            "The model's config.json names remote code (auto_map), which is never run; use a model "
-            "that transformers supports by itself."
-        )
-    if settings.get("is_encoder_decoder"):
-        raise UnsupportedModel(
-            f"{model_type} is an encoder-decoder model; the engine serves decoder-only models."
-        )
-    if any(settings.get(key) is not None for key in MULTIMODAL_KEYS):
-        raise UnsupportedModel(
-            f"{model_type} is a multimodal model; the engine serves text-only models. Use its "
-            "text-only checkpoint if there is one."
-        )
-    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise UnsupportedModel(
-            f"The installed transformers knows no causal language model of type {model_type!r}; "
-            "update transformers or choose another model."
-        )
-
-
-def _refuse_pickles(folder: Path) -> None:
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLE_SUFFIXES)
-    if pickles:
-        raise UnsupportedModel(
-            f"The weights are pickles ({', '.join(pickles[:3])}), which can run code when loaded; "
-            "convert them to safetensors."
-        )
-    raise UnsupportedModel(f"{folder} holds no *.safetensors weights; give a complete folder.")
-
-
-def _max_model_len(wanted: int | None, trained: object) -> int:
-    if not isinstance(trained, int):
-        if wanted is None:
-            raise UnsupportedModel(
-                "The model's config.json has no max_position_embeddings; set max_model_len."
-            )
-        return wanted
-    if wanted is not None and wanted > trained:
-        raise InvalidParams(
-            f"max_model_len is {wanted:,} but the model was trained for {trained:,} positions.",
-            "max_model_len",
-        )
-    return wanted or trained
-
-
 def _load_network(folder: Path, dtype: torch.dtype) -> torch.nn.Module:
     transformers_logging.disable_progress_bar()
-    try:
-        network, report = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=PLAIN_ATTENTION_NAME,
-            trust_remote_code=False,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    # Foreign code reads a foreign folder: whatever it raises, this folder can't be served.
-    except Exception as error:
-        raise UnsupportedModel(f"transformers can't load {folder}: {error}") from error
+    network, report = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation=PLAIN_ATTENTION_NAME,
+        trust_remote_code=False,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
     # Without this check missing weights would be random numbers, with no more than a warning.
     missing = sorted(report["missing_keys"])
     if missing:
@@ -275,6 +228,7 @@ class _ShapeRecorder:
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
+        self.windows: dict[int, int | None] = {}
 
     def attend(
         self,
@@ -286,6 +240,7 @@ class _ShapeRecorder:
     ) -> torch.Tensor:
         _, kv_heads, value_dim = value.shape
         self.shapes[layer] = LayerShape(kv_heads, key.shape[-1], value_dim)
+        self.windows[layer] = options.window
         return value.repeat_interleave(query.shape[1] // kv_heads, dim=1)
 
     def block_bytes(self) -> int:

@@ -1,0 +1,5 @@
+"""The command line: ``tokenmill VERB``."""
+
+from runner.cli.app import main
+
+__all__ = ["main"]

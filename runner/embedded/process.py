@@ -94,7 +94,11 @@ class ServerSlot:
         stdin: bytes = b"",
         descriptors: tuple[int, ...] = (),
     ) -> ServerProcess:
-        """Start a server that keeps the lock; the caller waits until it is ready."""
+        """Start a server that keeps the lock; the caller waits until it is ready.
+
+        It starts in its home, or where ``descriptors`` lead it there, in the one folder that every
+        account can be in.
+        """
         lock = self._try_lock()
         if lock is None:
             raise EmbeddedError(f"{self.home} is in use by a running server.")
@@ -105,7 +109,7 @@ class ServerSlot:
                     stdin=source,
                     stdout=log,
                     stderr=log,
-                    cwd=self.home,
+                    cwd="/" if descriptors else self.home,
                     env=SERVER_ENVIRONMENT,
                     pass_fds=(lock, *descriptors),
                     start_new_session=True,
@@ -121,7 +125,8 @@ class ServerSlot:
 
     def vacate(self, server: ServerProcess | None, steps: StopSteps) -> None:
         """Stop whatever lives here and return when its last process is gone."""
-        server = server or self.occupant()
+        if server is None or not server.alive():
+            server = self.occupant()
         for number, seconds in steps:
             if server is not None:
                 server.send(number)
@@ -186,7 +191,6 @@ def run_once(
                 stdin=source,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                # The one folder that every account can be in.
                 cwd="/",
                 env=SERVER_ENVIRONMENT,
                 pass_fds=descriptors,

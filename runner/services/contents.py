@@ -124,7 +124,7 @@ def _measure_stored(session: Session, job_id: UUID, view: str) -> tuple[int, Cou
         .where(Result.job_id == job_id, Result.failed.is_(view == ERROR))
         .group_by(block)
     )
-    return _blocks(session.execute(query).tuples())
+    return _blocks(session.execute(query))
 
 
 def _measure_unfinished(session: Session, job_id: UUID, code: str) -> tuple[int, Counter[int]]:
@@ -142,7 +142,7 @@ def _measure_unfinished(session: Session, job_id: UUID, code: str) -> tuple[int,
         .where(WorkItem.job_id == job_id, _has_no_result())
         .group_by(block)
     )
-    return _blocks(session.execute(query).tuples())
+    return _blocks(session.execute(query))
 
 
 def _has_no_result() -> ColumnElement[bool]:

@@ -2,14 +2,16 @@
 
 import dataclasses
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from runner.config import Settings
 from runner.db import migrate
-from runner.db.session import create_session_factory
+from runner.db.session import SessionFactory, create_session_factory
 from runner.embedded import EmbeddedServices, ServiceUrls
+from runner.model_library import ensure_builtin_model
 from runner.services import workers
 from runner.supervisor.errors import SupervisorError
 from runner.supervisor.port import usable_port
@@ -38,6 +40,8 @@ def make_plan(
             raise SupervisorError(
                 f"The database can't be prepared: {error.orig}", code="database_unreachable"
             ) from error
+        with _sessions(urls) as sessions:
+            ensure_builtin_model(settings, sessions)
 
     return Plan(
         data_dir=settings.data_dir,
@@ -60,12 +64,18 @@ def services_of(settings: Settings) -> EmbeddedServices:
 
 def report_dead(urls: ServiceUrls, pid: int) -> bool:
     """Give back at once what a dead worker of this host held; False while the database is down."""
-    factory = create_session_factory(urls.database_url, pool_size=1)
     try:
-        with factory.begin() as session:
+        with _sessions(urls) as sessions, sessions.begin() as session:
             workers.report_dead(session, host=socket.gethostname(), pid=pid)
     except SQLAlchemyError:
         return False
+    return True
+
+
+@contextmanager
+def _sessions(urls: ServiceUrls) -> Iterator[SessionFactory]:
+    factory = create_session_factory(urls.database_url, pool_size=1)
+    try:
+        yield factory
     finally:
         factory.kw["bind"].dispose()
-    return True

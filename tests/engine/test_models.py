@@ -68,7 +68,7 @@ def test_incomplete_weights_are_refused_not_made_up(tmp_path: Path) -> None:
 def test_truncated_weights_are_refused(tmp_path: Path) -> None:
     path = save_model(tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(UnsupportedModel, match="can't load"):
+    with pytest.raises(UnsupportedModel, match="can't load or run"):
         load_model(EngineConfig(model=tmp_path))
 
 
@@ -86,6 +86,56 @@ def test_family_without_replaceable_attention_is_refused(
     save_model(tmp_path, family, **settings)
     with pytest.raises(UnsupportedModel, match="attention be replaced"):
         load_model(EngineConfig(model=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "sentence"),
+    [
+        ("gpt_oss", {"head_dim": 16, "num_local_experts": 4}, "attention sinks"),
+        ("llama4_text", {"head_dim": 16, "intermediate_size_mlp": 128}, "chunked_attention"),
+        ("bert", {}, "other logits"),
+    ],
+)
+def test_attention_beyond_the_paged_engine_is_refused(
+    tmp_path: Path, family: str, settings: dict[str, object], sentence: str
+) -> None:
+    save_model(tmp_path, family, **settings)
+    with pytest.raises(UnsupportedModel, match=sentence):
+        load_model(EngineConfig(model=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("gpt2", {}),
+        ("gpt_neox", {}),
+        ("phi3", {}),
+        ("olmo2", {}),
+        ("mixtral", {"num_local_experts": 4}),
+        ("gemma3_text", {"head_dim": 16, "sliding_window": 9}),
+        (
+            "deepseek_v3",
+            {
+                "num_key_value_heads": 4,
+                "q_lora_rank": 16,
+                "kv_lora_rank": 16,
+                "qk_nope_head_dim": 16,
+                "qk_rope_head_dim": 8,
+                "v_head_dim": 12,
+                "n_routed_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "n_group": 1,
+                "topk_group": 1,
+            },
+        ),
+    ],
+)
+def test_families_of_every_kind_pass_the_probe(
+    tmp_path: Path, family: str, settings: dict[str, object]
+) -> None:
+    save_model(tmp_path, family, **settings)
+    assert load_model(EngineConfig(model=tmp_path, dtype="float32")).shapes
 
 
 def test_longer_than_the_model_was_trained_for_is_refused(llama_folder: Path) -> None:

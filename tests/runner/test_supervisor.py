@@ -275,6 +275,8 @@ def test_a_pid_that_was_reused_is_spared(tmp_path: Path, supervise: Supervise) -
     wait_for(lambda: "web" in children_of(run.data_dir))
     run.process.kill()
     run.process.wait()
+    # The new owner of the number is a later process than the old one.
+    time.sleep(0.2)
     state_path = run.data_dir / "run" / "up.json"
     state = json.loads(state_path.read_text())
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
@@ -342,6 +344,7 @@ def test_services_outlive_a_killed_supervisor_and_are_taken_over(
     events = tmp_path / "events"
     first = supervise(child(events, "web", "WEB"), services=True)
     wait_for(lambda: "web" in children_of(first.data_dir))
+    wait_for(lambda: "web" in events_of(events, "start"))
     before = read_up_state(first.data_dir)
     first.process.kill()
     first.process.wait()

@@ -37,17 +37,6 @@ def settings(database_url: str, broker_url: str, tmp_path: Path) -> Settings:
 @pytest.fixture
 def runtime(settings: Settings) -> Iterator[Runtime]:
     runtime = open_runtime(settings)
-    from sqlalchemy import text  # TEMPORARY
-
-    with runtime.transaction() as session:  # TEMPORARY
-        for name in (
-            "prompt_tokens",
-            "cached_tokens",
-            "output_tokens",
-            "billed_nano",
-            "run_cost_nano",
-        ):
-            session.execute(text(f"ALTER TABLE jobs ADD COLUMN IF NOT EXISTS {name} bigint"))
     yield runtime
     runtime.close()
 

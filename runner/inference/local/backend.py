@@ -1,4 +1,4 @@
-"""The backend that runs our own engine in this process: the only door to ``engine``."""
+"""The backend that runs our own engine in this process."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict

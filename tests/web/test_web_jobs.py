@@ -1,0 +1,242 @@
+"""``/api/jobs`` and the files of a job that has ended, on rows as the workers write them."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from runner.db.models import File, Job, Model, Price, Result, Shard, Usage, WorkItem
+from runner.domain.answers import refusal_line, success_line
+from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, decode, encode, item_id, new_uuid
+from runner.runtime import Runtime
+from runner.services.contents import index_view
+
+Make = Callable[..., dict[str, Any]]
+
+LINES = 3000
+FAILED = {7, 2048}
+UNFINISHED = {3, 2999}
+
+
+def _add_lines(session: Session, job_id: UUID) -> None:
+    """A job whose lines have answers, errors or nothing yet."""
+    job = session.get_one(Job, job_id)
+    model_id = session.scalars(select(Model.id)).one()
+    price_id = session.scalars(select(Price.id)).one()
+    for idx in range(LINES):
+        place = {"job_id": job_id, "idx": idx}
+        name = f"line-{idx}-\u00e9"
+        session.add(WorkItem(**place, custom_id=name, byte_offset=idx, byte_length=1))
+        if idx in UNFINISHED:
+            continue
+        failed = idx in FAILED
+        error = {"message": "Too long.", "type": "invalid_request_error", "param": None}
+        line = (
+            refusal_line(item_id(job_id, idx), name, 400, {**error, "code": "too_long"})
+            if failed
+            else success_line(item_id(job_id, idx), name, b'{"n":%d}' % idx)
+        )
+        session.add(Result(**place, failed=failed, epoch=1, line=line))
+        if not failed:
+            session.add(
+                Usage(
+                    **place,
+                    project_id=job.project_id,
+                    model_id=model_id,
+                    price_id=price_id,
+                    worker_id=new_uuid(),
+                    attempt=1,
+                    prompt_tokens=10,
+                    cached_tokens=4,
+                    output_tokens=2,
+                    queue_us=1500,
+                    prefill_us=10,
+                    first_token_us=20_000 + idx,
+                    decode_us=10,
+                    total_us=50_000,
+                    device_us=1000,
+                    preemptions=1,
+                    recomputed_tokens=3,
+                    billed_nano=7,
+                    run_cost_nano=1,
+                )
+            )
+    succeeded = LINES - len(FAILED) - len(UNFINISHED)
+    session.add(
+        Shard(
+            job_id=job_id,
+            shard_no=0,
+            model_id=model_id,
+            price_id=price_id,
+            idx=list(range(LINES)),
+            state="dropped",
+            succeeded=succeeded,
+            failed=len(FAILED),
+            prompt_tokens=10 * succeeded,
+            cached_tokens=4 * succeeded,
+            output_tokens=2 * succeeded,
+            billed_nano=7 * succeeded,
+            run_cost_nano=succeeded,
+        )
+    )
+    running = {
+        "state": "in_progress",
+        "in_progress_at": func.now(),
+        "total_items": LINES,
+        "model_id": model_id,
+    }
+    session.execute(update(Job).where(Job.id == job_id).values(running))
+
+
+def _end(session: Session, job_id: UUID) -> None:
+    """Cancel a job that has lines, as closing does."""
+    job = session.get_one(Job, job_id)
+    sizes = {}
+    for view, file_id in (("output", job.output_file_id), ("error", job.error_file_id)):
+        file = File(
+            id=file_id,
+            project_id=job.project_id,
+            purpose="batch_output",
+            filename=f"{encode(JOB_PREFIX, job_id)}_{view}.jsonl",
+            size=0,
+            job_id=job_id,
+            view=view,
+        )
+        session.add(file)
+        session.flush()
+        sizes[view] = index_view(session, job_id, view, file_id, "cancelled")
+        file.size = sizes[view].bytes
+    job.state, job.cancelled_at, job.cancelling_at = "cancelled", func.now(), func.now()
+    job.output_lines, job.error_lines = sizes["output"].lines, sizes["error"].lines
+
+
+@pytest.fixture
+def running(make_batch: Make, runtime: Runtime, model: str) -> str:
+    """The id of a batch that has run most of its lines."""
+    batch = make_batch()
+    with runtime.transaction() as session:
+        _add_lines(session, _uuid(batch["id"]))
+    return batch["id"]
+
+
+@pytest.fixture
+def ended(running: str, runtime: Runtime) -> str:
+    """The id of a batch that was cancelled after most of its lines."""
+    with runtime.transaction() as session:
+        _end(session, _uuid(running))
+    return running
+
+
+def _uuid(batch_id: str) -> UUID:
+    job_id = decode(JOB_PREFIX, batch_id)
+    assert job_id is not None
+    return job_id
+
+
+def _indexes(data: bytes) -> list[int]:
+    return [int(json.loads(line)["custom_id"].split("-")[1]) for line in data.splitlines()]
+
+
+def test_a_running_job_shows_its_lines_so_far(api: FlaskClient, running: str) -> None:
+    batch = api.get(f"/v1/batches/{running}").get_json()
+    assert batch["status"] == "in_progress"
+    assert batch["model"] == "org/tiny"
+    assert batch["output_file_id"] is None
+    assert batch["request_counts"] == {"total": LINES, "completed": 2996, "failed": 2}
+    assert batch["usage"]["total_tokens"] == 12 * 2996
+    assert batch["cost"] == {"currency": "USD", "billed": "0.000020972", "run": "0.000002996"}
+    output = api.get(f"/api/jobs/{running}/output", headers={"Range": "bytes=0-1"})
+    assert output.status_code == 200
+    assert output.headers["Content-Type"] == "application/x-ndjson"
+    assert output.headers["Content-Disposition"].startswith("attachment")
+    assert "Content-Length" not in output.headers
+    expected = [idx for idx in range(LINES) if idx not in FAILED | UNFINISHED]
+    assert _indexes(output.data) == expected
+    assert _indexes(api.get(f"/api/jobs/{running}/errors").data) == sorted(FAILED)
+
+
+def test_the_report_adds_up(api: FlaskClient, running: str) -> None:
+    report = api.get(f"/api/jobs/{running}/report").get_json()
+    assert report["job_id"] == running
+    assert report["lines"] == {"total": LINES, "succeeded": 2996, "failed": 2, "billed": 2996}
+    assert report["usage"]["input_tokens_details"] == {"cached_tokens": 4 * 2996}
+    assert report["cost"] == {
+        "currency": "USD",
+        "billed": "0.000020972",
+        "billed_nano": 20_972,
+        "run": "0.000002996",
+        "run_nano": 2_996,
+    }
+    assert report["latency_ms"]["queue"] == {"p50": 1.5, "p90": 1.5, "p99": 1.5}
+    assert report["latency_ms"]["first_token"]["p50"] == pytest.approx(21.5, abs=0.01)
+    assert report["device_seconds"] == pytest.approx(2.996)
+    assert report["preemptions"] == 2996
+    assert report["recomputed_tokens"] == 3 * 2996
+
+
+def test_an_ended_job_has_files_of_exact_length(api: FlaskClient, ended: str) -> None:
+    batch = api.get(f"/v1/batches/{ended}").get_json()
+    counts = batch["request_counts"]
+    assert counts["completed"] + counts["failed"] == counts["total"] == LINES
+    for view, name, expected in (
+        ("output", "output_file_id", set(range(LINES)) - FAILED - UNFINISHED),
+        ("errors", "error_file_id", FAILED | UNFINISHED),
+    ):
+        file = api.get(f"/v1/files/{batch[name]}").get_json()
+        assert file["purpose"] == "batch_output"
+        assert "expires_at" not in file
+        content = api.get(f"/v1/files/{file['id']}/content")
+        assert _indexes(content.data) == sorted(expected)
+        assert file["bytes"] == len(content.data) == int(content.headers["Content-Length"])
+        assert api.get(f"/api/jobs/{ended}/{view}").data == content.data
+
+
+def test_ranges_of_a_view_equal_slices(api: FlaskClient, ended: str) -> None:
+    for name in ("output_file_id", "error_file_id"):
+        file_id = api.get(f"/v1/batches/{ended}").get_json()[name]
+        path = f"/v1/files/{file_id}/content"
+        whole = api.get(path).data
+        for start in (0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 1):
+            for size in (1, 500, 100_000):
+                headers = {"Range": f"bytes={start}-{start + size - 1}"}
+                answer = api.get(path, headers=headers)
+                assert answer.status_code == 206
+                assert answer.data == whole[start : start + size]
+
+
+def test_an_output_cannot_be_an_input(api: FlaskClient, ended: str) -> None:
+    body = {
+        "input_file_id": api.get(f"/v1/batches/{ended}").get_json()["output_file_id"],
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    answer = api.post("/v1/batches", json=body)
+    assert answer.status_code == 400
+    assert answer.get_json()["error"]["param"] == "input_file_id"
+
+
+def test_errors_of_our_own_api_are_problems(api: FlaskClient) -> None:
+    answer = api.get("/api/jobs/nonsense/report")
+    assert answer.status_code == 404
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    problem = answer.get_json()
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    del problem["request_id"]
+    assert problem == {
+        "type": "about:blank",
+        "title": "Not Found",
+        "status": 404,
+        "detail": "No such batch in this project.",
+        "code": "not_found",
+        "param": "job_id",
+    }
+
+
+def test_a_file_of_an_id_from_nowhere_is_not_found(api: FlaskClient) -> None:
+    answer = api.get(f"/v1/files/{encode(FILE_PREFIX, new_uuid())}/content")
+    assert answer.status_code == 404

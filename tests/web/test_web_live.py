@@ -1,0 +1,227 @@
+"""The official client, and large uploads, against the server that production runs."""
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import openai
+import psutil
+import pytest
+from openai import OpenAI
+
+from runner.config import Settings
+from runner.runtime import Runtime
+
+MIB = 1024**2
+BODY = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running gunicorn with one worker process of a few threads."""
+
+    port: int
+    process: psutil.Process
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def resident_bytes(self) -> int:
+        """Memory of the master and its worker."""
+        family = [self.process, *self.process.children(recursive=True)]
+        return sum(process.memory_info().rss for process in family)
+
+
+@pytest.fixture
+def server(settings: Settings, runtime: Runtime) -> Iterator[Server]:
+    """gunicorn on this test's database, as ``gunicorn "web:create_app()"`` starts it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "DATABASE_URL": str(settings.database_url),
+        "BROKER_URL": str(settings.broker_url),
+        "TOKENMILL_DATA_DIR": str(settings.data_dir),
+        "TOKENMILL_MAX_FILE_BYTES": str(128 * MIB),
+    }
+    command = [sys.executable, "-m", "gunicorn", "web:create_app()"]
+    options = ["--bind", f"127.0.0.1:{port}", "--worker-class", "gthread", "--threads", "4"]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([*command, *options], env=environment, cwd=root) as process:
+        try:
+            server = Server(port, psutil.Process(process.pid))
+            _wait_until_alive(server)
+            yield server
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def openai_client(server: Server, api_key: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key=api_key) as client:
+        yield client
+
+
+def _wait_until_alive(server: Server) -> None:
+    for _ in range(200):
+        try:
+            with urlopen(f"{server.url}/livez"):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail("The server did not start.")
+
+
+def test_the_official_client_finds_all_it_expects(
+    openai_client: OpenAI, tmp_path: Path, model: str
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(b'{"custom_id":"a"}\n' * 1000)
+    file = openai_client.files.create(file=path, purpose="batch")
+    assert (file.filename, file.bytes) == ("requests.jsonl", path.stat().st_size)
+    begun = time.monotonic()
+    assert openai_client.files.wait_for_processing(file.id).status == "processed"
+    assert time.monotonic() - begun < 5
+    assert openai_client.files.content(file.id).read() == path.read_bytes()
+
+    expiry = {"anchor": "created_at", "seconds": 7200}
+    small = openai_client.files.create(file=b"{}", purpose="batch", expires_after=expiry)
+    assert small.expires_at == small.created_at + 7200
+
+    batch = openai_client.batches.create(
+        input_file_id=file.id,
+        metadata={"run": "1"},
+        output_expires_after=expiry,
+        extra_body={"priority": 3},
+        **BODY,
+    )
+    assert (batch.status, batch.metadata) == ("validating", {"run": "1"})
+    assert batch.model_extra["priority"] == 3
+    assert batch.usage.total_tokens == batch.request_counts.total == 0
+    assert openai_client.batches.retrieve(batch.id) == batch
+    assert openai_client.batches.cancel(batch.id).status == "cancelling"
+    assert [item.id for item in openai_client.models.list()] == [model]
+    assert openai_client.models.retrieve(model).owned_by == "tokenmill"
+    assert openai_client.files.delete(small.id).deleted
+
+
+def test_the_official_client_pages_to_the_end(openai_client: OpenAI) -> None:
+    file = openai_client.files.create(file=b"{}", purpose="batch")
+    made = [openai_client.batches.create(input_file_id=file.id, **BODY).id for _ in range(60)]
+    assert [batch.id for batch in openai_client.batches.list()] == made[::-1]
+    files = [openai_client.files.create(file=b"{}", purpose="batch").id for _ in range(5)]
+    listed = openai_client.files.list(limit=2, order="asc")
+    assert [item.id for item in listed] == [file.id, *files]
+
+
+def test_the_official_client_raises_by_kind(openai_client: OpenAI, server: Server) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        openai_client.batches.create(input_file_id="file-none", **BODY)
+    assert (refused.value.param, refused.value.type) == ("input_file_id", "invalid_request_error")
+    assert refused.value.request_id.startswith("req_")
+    with pytest.raises(openai.BadRequestError):
+        openai_client.files.create(file=b"{}", purpose="fine-tune")
+    with pytest.raises(openai.NotFoundError) as missing:
+        openai_client.batches.retrieve("batch_none")
+    assert missing.value.code == "not_found"
+    with (
+        OpenAI(base_url=f"{server.url}/v1", api_key="tm-wrong") as stranger,
+        pytest.raises(openai.AuthenticationError) as unknown,
+    ):
+        stranger.batches.list()
+    assert unknown.value.code == "invalid_api_key"
+
+
+def test_the_official_client_learns_of_a_file_too_large(
+    openai_client: OpenAI, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.jsonl"
+    with path.open("wb") as file:
+        file.truncate(160 * MIB)
+    with pytest.raises(openai.APIStatusError) as refused:
+        openai_client.with_options(max_retries=0).files.create(file=path, purpose="batch")
+    assert (refused.value.status_code, refused.value.code) == (413, "file_too_large")
+
+
+def test_a_large_file_goes_in_and_out_in_flat_memory(server: Server, api_key: str) -> None:
+    size = 64 * MIB
+    _upload(server, api_key, MIB)
+    before = server.resident_bytes()
+    peaks: list[int] = []
+    file = _upload(server, api_key, size, lambda: peaks.append(server.resident_bytes()))
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    headers = {"Authorization": f"Bearer {api_key}"}
+    connection.request("GET", f"/v1/files/{file['id']}/content", headers=headers)
+    answer = connection.getresponse()
+    received = 0
+    while piece := answer.read(MIB):
+        received += len(piece)
+        peaks.append(server.resident_bytes())
+    connection.close()
+    assert received == file["bytes"] == size
+    assert max(peaks) - before < 40 * MIB
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(
+    server: Server, api_key: str, openai_client: OpenAI
+) -> None:
+    class BrokeOff(Exception):
+        pass
+
+    def stop() -> None:
+        raise BrokeOff
+
+    with pytest.raises(BrokeOff):
+        _upload(server, api_key, 8 * MIB, stop)
+    assert openai_client.files.list().data == []
+
+
+def test_a_key_may_be_used_while_it_uploads(
+    server: Server, api_key: str, openai_client: OpenAI
+) -> None:
+    """Noting when a key was last used must not hold its row for as long as an upload lasts."""
+    answers: list[int] = []
+    quick = openai_client.with_options(timeout=5, max_retries=0)
+    _upload(server, api_key, 4 * MIB, lambda: answers.append(len(quick.files.list().data)))
+    assert answers
+    assert set(answers) == {0}
+
+
+def _upload(
+    server: Server, secret: str, size: int, watch: Callable[[], object] = lambda: None
+) -> dict[str, Any]:
+    """Send a file of a size piece by piece, calling ``watch`` between the pieces."""
+
+    head = (
+        b"--b\r\nContent-Disposition: form-data; name=purpose\r\n\r\nbatch\r\n"
+        b"--b\r\nContent-Disposition: form-data; name=file; filename=big\r\n\r\n"
+    )
+    tail = b"\r\n--b--\r\n"
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    try:
+        connection.putrequest("POST", "/v1/files")
+        connection.putheader("Authorization", f"Bearer {secret}")
+        connection.putheader("Content-Type", "multipart/form-data; boundary=b")
+        connection.putheader("Content-Length", str(len(head) + size + len(tail)))
+        connection.endheaders()
+        connection.send(head)
+        for _ in range(size // MIB):
+            connection.send((b"x" * 1023 + b"\n") * 1024)
+            watch()
+        connection.send(tail)
+        answer = connection.getresponse()
+        assert answer.status == 200
+        return json.loads(answer.read())
+    finally:
+        connection.close()
