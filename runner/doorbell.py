@@ -46,14 +46,17 @@ def ring(session: Session, bell: Bell, job_id: UUID | None = None) -> None:
 def connect_doorbell(sessions: sessionmaker[Session], send: Send) -> None:
     """Have every session of a factory deliver its rings through ``send`` after commit."""
 
+    # SQLAlchemy fires both events for savepoints too, before the transaction's own end.
+
     def deliver(session: Session) -> None:
-        # SQLAlchemy also fires after_commit when a savepoint is released, before the real commit.
         if session.in_nested_transaction():
             return
         for message in session.info.pop(_PENDING, []):
             send(message)
 
     def forget(session: Session) -> None:
+        if session.in_nested_transaction():
+            return
         session.info.pop(_PENDING, None)
 
     event.listen(sessions, "after_commit", deliver)

@@ -10,6 +10,7 @@ from runner.domain.ids import first_uuid_at
 PARTITIONED_TABLES = ("work_items", "shards", "results", "usage")
 WEEKS_AHEAD = 8
 
+_LOCK = 7_461_033  # any constant: two processes at once must take turns
 _NAME = re.compile(rf"^({'|'.join(PARTITIONED_TABLES)})_\d{{8}}$")
 _WEEK = timedelta(days=7)
 
@@ -25,6 +26,7 @@ def ensure_partitions(connection: Connection, now: datetime) -> int:
     Each is built beside its parent and then attached, which takes no lock that readers or writers
     of the parent would wait for.
     """
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     present = set(
         connection.scalars(text("SELECT relname FROM pg_class WHERE relispartition")).all()
     )

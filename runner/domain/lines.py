@@ -69,9 +69,10 @@ _any_decoder = msgspec.json.Decoder()
 def split_lines(pieces: Iterable[bytes], max_line_bytes: int) -> Iterator[RawLine]:
     """Cut a stream of pieces into its non-blank lines, without ever holding the whole file.
 
-    A leading byte order mark and a trailing carriage return are not part of a line. A line longer
-    than ``max_line_bytes`` comes out cut to ``max_line_bytes + 1`` bytes: long enough to be told.
+    A leading byte order mark and a trailing carriage return are not part of a line. Of a line
+    longer than ``max_line_bytes`` a part may be left out, but it still comes out longer than that.
     """
+    most = max_line_bytes + len(_BOM) + len(b"\r") + 1  # still too long once trimmed
     number, start, skipped = 0, 0, 0
     rest = b""
     for piece in pieces:
@@ -79,24 +80,24 @@ def split_lines(pieces: Iterable[bytes], max_line_bytes: int) -> Iterator[RawLin
         for part in whole:
             number += 1
             data = rest + part
-            yield from _non_blank(number, start, data)
+            yield from _non_blank(number, start, data, max_line_bytes)
             start += len(data) + skipped + 1
             rest, skipped = b"", 0
         rest += rest_of_piece
-        if len(rest) > max_line_bytes + 1:  # keep only what proves the fault
-            skipped += len(rest) - max_line_bytes - 1
-            rest = rest[: max_line_bytes + 1]
+        if len(rest) > most:  # keep only what proves the fault
+            skipped += len(rest) - most
+            rest = rest[:most]
     if rest:
-        yield from _non_blank(number + 1, start, rest)
+        yield from _non_blank(number + 1, start, rest, max_line_bytes)
 
 
-def _non_blank(number: int, offset: int, data: bytes) -> Iterator[RawLine]:
+def _non_blank(number: int, offset: int, data: bytes, max_line_bytes: int) -> Iterator[RawLine]:
     if offset == 0 and data.startswith(_BOM):
         data = data[len(_BOM) :]
         offset = len(_BOM)
     if data.endswith(b"\r"):
         data = data[:-1]
-    if data.strip():
+    if len(data) > max_line_bytes or data.strip():  # what was left out may not be blank
         yield RawLine(number, offset, data)
 
 
@@ -109,6 +110,7 @@ def parse_line(data: bytes, endpoint: str, max_line_bytes: int) -> ParsedLine:
     if len(data) > max_line_bytes:
         raise LineError("line_too_long", f"The line has more than {max_line_bytes:,} bytes.")
     try:
+        _check_utf8(data)
         line = _line_decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _envelope_fault(data, error) from None
@@ -124,6 +126,12 @@ def parse_line(data: bytes, endpoint: str, max_line_bytes: int) -> ParsedLine:
             "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
         )
     return ParsedLine(line.custom_id, head.model, bytes(head.messages) or bytes(head.prompt))
+
+
+def _check_utf8(data: bytes) -> None:
+    """The decoder looks into strings it returns only, not into those that stay raw."""
+    if not data.isascii():
+        data.decode()
 
 
 def _check_custom_id(custom_id: str) -> None:
@@ -144,6 +152,8 @@ def _body_head(body: msgspec.Raw) -> BodyHead:
 
 def _envelope_fault(data: bytes, error: Exception) -> LineError:
     """Say precisely what is wrong with an envelope that did not decode."""
+    if isinstance(error, UnicodeDecodeError):
+        return LineError("invalid_json_line", f"The line is not UTF-8 at byte {error.start}.")
     fields = _as_object(data)
     if fields is None:
         return LineError("invalid_json_line", f"The line is not one JSON object: {_brief(error)}.")

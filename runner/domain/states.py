@@ -26,9 +26,7 @@ MOVES: dict[JobState, frozenset[JobState]] = {
         {JobState.IN_PROGRESS, JobState.FAILED, JobState.CANCELLING, JobState.FINALIZING}
     ),
     JobState.IN_PROGRESS: frozenset({JobState.FINALIZING, JobState.CANCELLING}),
-    JobState.FINALIZING: frozenset(
-        {JobState.COMPLETED, JobState.EXPIRED, JobState.CANCELLING, JobState.FAILED}
-    ),
+    JobState.FINALIZING: frozenset({JobState.COMPLETED, JobState.EXPIRED, JobState.CANCELLING}),
     JobState.CANCELLING: frozenset({JobState.CANCELLED}),
     JobState.COMPLETED: frozenset(),
     JobState.FAILED: frozenset(),

@@ -172,6 +172,8 @@ class _Ingest:
                 self._buffer.results.append(self._refusal(idx, custom_id, fault))
         if len(self._buffer) >= _FLUSH_LINES:
             self._flush()
+        if time.monotonic() >= self._renew_at:
+            self._renew()
 
     def _refusal(
         self, idx: int, custom_id: str | None, fault: LineFault
@@ -187,8 +189,6 @@ class _Ingest:
             copy_rows(self._session, "work_items", _ITEM_COLUMNS, self._buffer.items)
             copy_rows(self._session, "results", _RESULT_COLUMNS, self._buffer.results)
         self._buffer = _Buffer([], [])
-        if time.monotonic() >= self._renew_at:
-            self._renew()
 
     def _renew(self) -> None:
         """Tell, in a transaction of its own, that the reading goes on."""

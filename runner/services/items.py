@@ -1,6 +1,6 @@
 """The lines of a leased shard, read out of their file's chunks."""
 
-from sqlalchemy import Integer, cast, func, select
+from sqlalchemy import BigInteger, Integer, cast, func, select
 from sqlalchemy.dialects.postgresql import BYTEA
 from sqlalchemy.orm import Session
 
@@ -25,7 +25,7 @@ def read_items(session: Session, lease: Lease) -> list[ItemInput]:
         )
     )
     wanted = [idx for idx in lease.idx if idx not in done]
-    chunk_start = FileChunk.chunk_no * CHUNK_BYTES
+    chunk_start = cast(FileChunk.chunk_no, BigInteger) * CHUNK_BYTES  # files pass two gibibytes
     end = WorkItem.byte_offset + WorkItem.byte_length
     first = cast(func.greatest(WorkItem.byte_offset - chunk_start, 0), Integer)
     length = cast(func.least(end - chunk_start, CHUNK_BYTES), Integer) - first

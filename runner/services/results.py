@@ -9,7 +9,7 @@ from sqlalchemy import case, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from runner.db.copy import copy_rows
-from runner.db.models import Result, Shard
+from runner.db.models import Result, Shard, Worker
 from runner.domain.ids import JobId, WorkerId
 from runner.domain.leases import FinishedItem, ShardKey
 from runner.domain.states import ShardState
@@ -59,11 +59,14 @@ def commit_results(
     charges = [(item, charge_of(item)) for item in fresh if not item.failed]
     usage = (usage_row(item, charge, worker_id) for item, charge in charges)
     copy_rows(session, "usage", USAGE_COLUMNS, usage)
+    stale = tuple(item for item in pack if item.lease.key not in missing)
+    if stale:
+        _count_stale(session, worker_id, len(stale))
     deltas = _deltas(fresh, charges)
     _add_to_shards(session, deltas)
     return CommitOutcome(
         accepted=len(fresh),
-        stale=tuple(item for item in pack if item.lease.key not in missing),
+        stale=stale,
         done=frozenset(
             key
             for key, delta in deltas.items()
@@ -96,6 +99,15 @@ def _lock_live(session: Session, worker_id: WorkerId, keys: set[ShardKey]) -> di
         ShardKey(JobId(job_id), shard_no, epoch): count
         for job_id, shard_no, epoch, count in session.execute(query)
     }
+
+
+def _count_stale(session: Session, worker_id: WorkerId, count: int) -> None:
+    """Note on the worker's row, dead or alive, that it brought results too late."""
+    session.execute(
+        update(Worker)
+        .where(Worker.id == worker_id)
+        .values(stale_results=Worker.stale_results + count)
+    )
 
 
 def _known_results(session: Session, pack: Sequence[FinishedItem]) -> set[tuple[UUID, int]]:

@@ -26,13 +26,12 @@ class NewWorker:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTimes:
-    """Where a worker's wall time went, in microseconds, and what it could not deliver."""
+    """Where a worker's wall time went, in microseconds."""
 
     busy_us: int = 0
     idle_us: int = 0
     load_us: int = 0
     wasted_us: int = 0
-    stale_results: int = 0
 
 
 def register_worker(session: Session, new: NewWorker) -> WorkerId:
@@ -73,7 +72,6 @@ def beat(session: Session, worker_id: WorkerId, times: WorkerTimes, stats: dict[
             idle_us=times.idle_us,
             load_us=times.load_us,
             wasted_us=times.wasted_us,
-            stale_results=times.stale_results,
             stats=stats,
         )
         .returning(Worker.id)

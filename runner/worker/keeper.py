@@ -21,10 +21,6 @@ _LOOK_SECONDS = 0.5
 _SWITCH_SECONDS = 5.0  # how long this model must be out of work before another gets the worker
 
 
-class DeclaredDead(Exception):
-    """The database holds this worker for dead: what it holds has gone to others."""
-
-
 class Keeper:
     """Heartbeat and control query, until stopped."""
 
@@ -51,11 +47,7 @@ class Keeper:
         self._context.look.set()
 
     def run(self) -> None:
-        """The loop.
-
-        Raises:
-            DeclaredDead: the process must end.
-        """
+        """The loop; it ends on ``stop``."""
         context = self._context
         renew_at = 0.0
         while not self._stopped:
@@ -77,10 +69,12 @@ class Keeper:
         started = time.monotonic()
         with context.sessions.begin() as session:
             stats = dict(self._backend.stats())
-            if not beat(session, context.worker_id, context.times.read(), stats):
-                raise DeclaredDead("this worker was declared dead while it was silent")
+            is_known = beat(session, context.worker_id, context.times.read(), stats)
             renew_leases(session, context.worker_id, context.settings.lease_seconds)
         self._renewed = started
+        if not is_known:  # what this worker held has gone to others; a new process starts clean
+            self._let_go(context.book.keys(), release=False)
+            self._drain("declared dead while it was silent")
 
     def _look(self) -> None:
         """Compare what is in hand with what the database says, in this order of reading: a lease

@@ -8,7 +8,7 @@ from runner.services.workers import WorkerTimes
 
 
 class TimeSheet:
-    """Sums of microseconds and refused results, added to by any thread of the worker."""
+    """Sums of microseconds, added to by any thread of the worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,11 +27,6 @@ class TimeSheet:
                 load_us=times.load_us + load_us,
                 wasted_us=times.wasted_us + wasted_us,
             )
-
-    def add_stale(self, results: int) -> None:
-        """Results that came after their lease had lapsed."""
-        with self._lock:
-            self._times = replace(self._times, stale_results=self._times.stale_results + results)
 
     def read(self) -> WorkerTimes:
         """The sums now."""

@@ -75,7 +75,6 @@ class Writer:
         context.book.finish(item.lease.key for item in items)
         context.book.drop(outcome.done | stale)
         if stale:
-            context.times.add_stale(len(outcome.stale))
             self._loop.revoke(stale, release=False)
             logger.warning(
                 "%d results came after their lease.", len(outcome.stale), extra={"action": "stale"}

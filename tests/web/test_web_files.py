@@ -16,6 +16,77 @@ FILE = ("file", b'{"custom_id":"a"}\n', "a.jsonl")
 PURPOSE = ("purpose", "batch")
 ANCHOR = ("expires_after[anchor]", "created_at")
 
+WRONG_FORMS: list[tuple[list[tuple[Any, ...]], str, str]] = [
+    ([FILE], "missing_required_parameter", "purpose"),
+    ([PURPOSE], "missing_required_parameter", "file"),
+    ([], "missing_required_parameter", "file"),
+    ([("purpose", "fine-tune"), FILE], "invalid_value", "purpose"),
+    ([FILE, ("purpose", "vision")], "invalid_value", "purpose"),
+    ([("purpose", "b" * 5000), FILE], "invalid_request", "purpose"),
+    ([PURPOSE, ("file", "text")], "invalid_request", "file"),
+    ([PURPOSE, FILE, FILE], "invalid_multipart", "file"),
+    ([PURPOSE, ("colour", "red"), FILE], "unknown_parameter", "colour"),
+    ([PURPOSE, ANCHOR, FILE], "missing_required_parameter", "expires_after[seconds]"),
+    (
+        [PURPOSE, ("expires_after[seconds]", "3600"), FILE],
+        "missing_required_parameter",
+        "expires_after[anchor]",
+    ),
+    (
+        [PURPOSE, ("expires_after[anchor]", "now"), ("expires_after[seconds]", "3600"), FILE],
+        "invalid_value",
+        "expires_after[anchor]",
+    ),
+    (
+        [PURPOSE, ANCHOR, ("expires_after[seconds]", "1e9"), FILE],
+        "invalid_type",
+        "expires_after[seconds]",
+    ),
+    (
+        [PURPOSE, ANCHOR, ("expires_after[seconds]", "3599"), FILE],
+        "invalid_request",
+        "expires_after[seconds]",
+    ),
+    (
+        [PURPOSE, ANCHOR, ("expires_after[seconds]", "9" * 1000), FILE],
+        "invalid_request",
+        "expires_after[seconds]",
+    ),
+    (
+        [PURPOSE, FILE, ANCHOR, ("expires_after[seconds]", "3600")],
+        "invalid_request",
+        "expires_after",
+    ),
+]
+WRONG_QUERIES = [
+    ("limit=0", "integer_below_min_value", "limit"),
+    ("limit=-5", "integer_below_min_value", "limit"),
+    ("limit=10001", "integer_above_max_value", "limit"),
+    ("limit=" + "9" * 5000, "invalid_type", "limit"),
+    ("limit=", "invalid_type", "limit"),
+    ("limit=1.5", "invalid_type", "limit"),
+    ("limit=%D9%A5", "invalid_type", "limit"),
+    ("order=up", "invalid_value", "order"),
+    ("purpose=%00", "bad_request", None),
+    ("%00=1", "bad_request", None),
+]
+NAMES = [
+    ("upload", "upload"),
+    ("../../etc/passwd", "passwd"),
+    ("a\x00b\u202e.jsonl", "ab.jsonl"),
+    ("\u00fcber \u2603.jsonl", "\u00fcber \u2603.jsonl"),
+    ("n" * 400, "n" * 255),
+    ("", "upload"),
+]
+RANGES = [
+    ("bytes=0-0", 0, 1),
+    ("bytes=5-", 5, None),
+    ("bytes=-7", -7, None),
+    ("bytes=1048570-1048580", 1_048_570, 1_048_581),
+    ("bytes=2000000-99999999", 2_000_000, None),
+    ("bytes=-99999999", 0, None),
+]
+
 
 def _error(answer: TestResponse, status: int = 400) -> tuple[str, str | None]:
     assert answer.status_code == status, answer.text
@@ -55,55 +126,9 @@ def test_the_file_may_come_before_the_purpose(api: FlaskClient, form: Form) -> N
     assert file["bytes"] == len(FILE[1])
 
 
-@pytest.mark.parametrize(
-    ("parts", "code", "param"),
-    [
-        ([FILE], "missing_required_parameter", "purpose"),
-        ([PURPOSE], "missing_required_parameter", "file"),
-        ([], "missing_required_parameter", "file"),
-        ([("purpose", "fine-tune"), FILE], "invalid_value", "purpose"),
-        ([FILE, ("purpose", "vision")], "invalid_value", "purpose"),
-        ([("purpose", "b" * 5000), FILE], "invalid_request", "purpose"),
-        ([PURPOSE, ("file", "text")], "invalid_request", "file"),
-        ([PURPOSE, FILE, FILE], "invalid_multipart", "file"),
-        ([PURPOSE, ("colour", "red"), FILE], "unknown_parameter", "colour"),
-        ([PURPOSE, ANCHOR, FILE], "missing_required_parameter", "expires_after[seconds]"),
-        (
-            [PURPOSE, ("expires_after[seconds]", "3600"), FILE],
-            "missing_required_parameter",
-            "expires_after[anchor]",
-        ),
-        (
-            [PURPOSE, ("expires_after[anchor]", "now"), ("expires_after[seconds]", "3600"), FILE],
-            "invalid_value",
-            "expires_after[anchor]",
-        ),
-        (
-            [PURPOSE, ANCHOR, ("expires_after[seconds]", "1e9"), FILE],
-            "invalid_type",
-            "expires_after[seconds]",
-        ),
-        (
-            [PURPOSE, ANCHOR, ("expires_after[seconds]", "3599"), FILE],
-            "invalid_request",
-            "expires_after[seconds]",
-        ),
-        (
-            [PURPOSE, ANCHOR, ("expires_after[seconds]", "9" * 1000), FILE],
-            "invalid_request",
-            "expires_after[seconds]",
-        ),
-        (
-            [PURPOSE, FILE, ANCHOR, ("expires_after[seconds]", "3600")],
-            "invalid_request",
-            "expires_after",
-        ),
-    ],
-)
-def test_a_wrong_form_is_refused_and_leaves_nothing(
-    parts: list[tuple[str, ...]], code: str, param: str, api: FlaskClient, form: Form
-) -> None:
-    assert _error(api.post("/v1/files", **form(*parts))) == (code, param)
+def test_a_wrong_form_is_refused_and_leaves_nothing(api: FlaskClient, form: Form) -> None:
+    for parts, code, param in WRONG_FORMS:
+        assert _error(api.post("/v1/files", **form(*parts))) == (code, param), parts
     assert api.get("/v1/files").get_json()["data"] == []
 
 
@@ -152,26 +177,14 @@ def test_a_file_at_the_limit_is_kept_byte_for_byte(
     assert api.get(f"/v1/files/{file['id']}/content").data == data
 
 
-@pytest.mark.parametrize(
-    ("sent", "shown"),
-    [
-        ("upload", "upload"),
-        ("../../etc/passwd", "passwd"),
-        ("a\x00b\u202e.jsonl", "ab.jsonl"),
-        ("\u00fcber \u2603.jsonl", "\u00fcber \u2603.jsonl"),
-        ("n" * 400, "n" * 255),
-        ("", "upload"),
-    ],
-)
-def test_a_name_is_made_fit_to_show(
-    sent: str, shown: str, api: FlaskClient, upload: Upload
-) -> None:
-    file = upload(name=sent)
-    assert file["filename"] == shown
-    content = api.get(f"/v1/files/{file['id']}/content")
-    disposition = content.headers["Content-Disposition"]
-    assert disposition.startswith("attachment; filename")
-    assert disposition.isascii()
+def test_a_name_is_made_fit_to_show(api: FlaskClient, upload: Upload) -> None:
+    for sent, shown in NAMES:
+        file = upload(name=sent)
+        assert file["filename"] == shown
+        content = api.get(f"/v1/files/{file['id']}/content")
+        disposition = content.headers["Content-Disposition"]
+        assert disposition.startswith("attachment; filename")
+        assert disposition.isascii()
 
 
 def test_a_list_pages_in_both_orders(api: FlaskClient, upload: Upload) -> None:
@@ -200,31 +213,15 @@ def test_a_list_is_filtered_by_purpose(api: FlaskClient, upload: Upload) -> None
     assert page["has_more"] is False
 
 
-@pytest.mark.parametrize(
-    ("query", "code", "param"),
-    [
-        ("limit=0", "integer_below_min_value", "limit"),
-        ("limit=-5", "integer_below_min_value", "limit"),
-        ("limit=10001", "integer_above_max_value", "limit"),
-        ("limit=" + "9" * 5000, "invalid_type", "limit"),
-        ("limit=", "invalid_type", "limit"),
-        ("limit=1.5", "invalid_type", "limit"),
-        ("limit=%D9%A5", "invalid_type", "limit"),
-        ("order=up", "invalid_value", "order"),
-        ("purpose=%00", "bad_request", None),
-        ("%00=1", "bad_request", None),
-    ],
-)
-def test_a_wrong_query_is_refused(
-    query: str, code: str, param: str | None, api: FlaskClient
-) -> None:
-    assert _error(api.get(f"/v1/files?{query}")) == (code, param)
+def test_a_wrong_query_is_refused(api: FlaskClient) -> None:
+    for query, code, param in WRONG_QUERIES:
+        assert _error(api.get(f"/v1/files?{query}")) == (code, param), query
 
 
-@pytest.mark.parametrize("after", ["", "nonsense", "file-" + "0" * 26])
-def test_an_unknown_cursor_is_not_found(after: str, api: FlaskClient) -> None:
-    answer = api.get("/v1/files", query_string={"after": after})
-    assert _error(answer, 404)[0] == "not_found"
+def test_an_unknown_cursor_is_not_found(api: FlaskClient) -> None:
+    for after in ("", "nonsense", "file-" + "0" * 26):
+        answer = api.get("/v1/files", query_string={"after": after})
+        assert _error(answer, 404)[0] == "not_found", after
 
 
 def test_content_is_sent_as_an_attachment(api: FlaskClient, upload: Upload) -> None:
@@ -248,50 +245,33 @@ def test_an_empty_file_has_empty_content(api: FlaskClient, upload: Upload) -> No
     assert (answer.data, answer.headers["Content-Length"]) == (b"", "0")
 
 
-@pytest.mark.parametrize(
-    ("asked", "start", "stop"),
-    [
-        ("bytes=0-0", 0, 1),
-        ("bytes=5-", 5, None),
-        ("bytes=-7", -7, None),
-        ("bytes=1048570-1048580", 1_048_570, 1_048_581),
-        ("bytes=2000000-99999999", 2_000_000, None),
-        ("bytes=-99999999", 0, None),
-    ],
-)
-def test_a_range_is_sent_alone(
-    asked: str, start: int, stop: int | None, api: FlaskClient, upload: Upload
-) -> None:
+def test_a_range_is_sent_alone(api: FlaskClient, upload: Upload) -> None:
     data = bytes(range(250)) * 10_000
-    file = upload(data)
-    answer = api.get(f"/v1/files/{file['id']}/content", headers={"Range": asked})
-    part = data[start:stop]
-    first = start % len(data)
-    assert answer.status_code == 206
-    assert answer.data == part
-    assert answer.headers["Content-Length"] == str(len(part))
-    span = f"bytes {first}-{first + len(part) - 1}/{len(data)}"
-    assert answer.headers["Content-Range"] == span
+    path = f"/v1/files/{upload(data)['id']}/content"
+    for asked, start, stop in RANGES:
+        answer = api.get(path, headers={"Range": asked})
+        part, first = data[start:stop], start % len(data)
+        assert answer.status_code == 206, asked
+        assert answer.data == part, asked
+        assert answer.headers["Content-Length"] == str(len(part))
+        span = f"bytes {first}-{first + len(part) - 1}/{len(data)}"
+        assert answer.headers["Content-Range"] == span
 
 
-@pytest.mark.parametrize("asked", ["bytes=10-", "bytes=11-20", "bytes=99999999999999999999-"])
-def test_a_range_outside_the_file_is_416(asked: str, api: FlaskClient, upload: Upload) -> None:
-    file = upload(b"0123456789")
-    answer = api.get(f"/v1/files/{file['id']}/content", headers={"Range": asked})
-    assert answer.status_code == 416
-    assert answer.headers["Content-Range"] == "bytes */10"
-    assert answer.get_json()["error"]["code"] == "requested_range_not_satisfiable"
+def test_a_range_outside_the_file_is_416(api: FlaskClient, upload: Upload) -> None:
+    path = f"/v1/files/{upload(b'0123456789')['id']}/content"
+    for asked in ("bytes=10-", "bytes=11-20", "bytes=99999999999999999999-"):
+        answer = api.get(path, headers={"Range": asked})
+        assert answer.status_code == 416, asked
+        assert answer.headers["Content-Range"] == "bytes */10"
+        assert answer.get_json()["error"]["code"] == "requested_range_not_satisfiable"
 
 
-@pytest.mark.parametrize(
-    "asked", ["bytes=0-1,3-4", "lines=0-1", "bytes=5-2", "bytes=-0", "bytes=x", "x"]
-)
-def test_a_range_that_is_not_understood_gets_the_whole(
-    asked: str, api: FlaskClient, upload: Upload
-) -> None:
-    file = upload(b"0123456789")
-    answer = api.get(f"/v1/files/{file['id']}/content", headers={"Range": asked})
-    assert (answer.status_code, answer.data) == (200, b"0123456789")
+def test_a_range_that_is_not_understood_gets_the_whole(api: FlaskClient, upload: Upload) -> None:
+    path = f"/v1/files/{upload(b'0123456789')['id']}/content"
+    for asked in ("bytes=0-1,3-4", "lines=0-1", "bytes=5-2", "bytes=-0", "bytes=x", "x"):
+        answer = api.get(path, headers={"Range": asked})
+        assert (answer.status_code, answer.data) == (200, b"0123456789"), asked
 
 
 def test_if_range_compares_the_etag(api: FlaskClient, upload: Upload) -> None:

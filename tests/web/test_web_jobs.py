@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import func, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from runner.db.models import File, Job, Model, Price, Result, Shard, Usage, WorkItem
@@ -23,49 +23,55 @@ FAILED = {7, 2048}
 UNFINISHED = {3, 2999}
 
 
+def _name(idx: int) -> str:
+    return f"line-{idx}-\u00e9"
+
+
+def _result(job_id: UUID, idx: int) -> dict[str, Any]:
+    name, line_id = _name(idx), item_id(job_id, idx)
+    error = {"message": "Too long.", "type": "invalid_request_error", "param": None, "code": "x"}
+    line = (
+        refusal_line(line_id, name, 400, error)
+        if idx in FAILED
+        else success_line(line_id, name, b'{"n":%d}' % idx)
+    )
+    return {"job_id": job_id, "idx": idx, "failed": idx in FAILED, "epoch": 1, "line": line}
+
+
 def _add_lines(session: Session, job_id: UUID) -> None:
     """A job whose lines have answers, errors or nothing yet."""
     job = session.get_one(Job, job_id)
     model_id = session.scalars(select(Model.id)).one()
     price_id = session.scalars(select(Price.id)).one()
-    for idx in range(LINES):
-        place = {"job_id": job_id, "idx": idx}
-        name = f"line-{idx}-\u00e9"
-        session.add(WorkItem(**place, custom_id=name, byte_offset=idx, byte_length=1))
-        if idx in UNFINISHED:
-            continue
-        failed = idx in FAILED
-        error = {"message": "Too long.", "type": "invalid_request_error", "param": None}
-        line = (
-            refusal_line(item_id(job_id, idx), name, 400, {**error, "code": "too_long"})
-            if failed
-            else success_line(item_id(job_id, idx), name, b'{"n":%d}' % idx)
-        )
-        session.add(Result(**place, failed=failed, epoch=1, line=line))
-        if not failed:
-            session.add(
-                Usage(
-                    **place,
-                    project_id=job.project_id,
-                    model_id=model_id,
-                    price_id=price_id,
-                    worker_id=new_uuid(),
-                    attempt=1,
-                    prompt_tokens=10,
-                    cached_tokens=4,
-                    output_tokens=2,
-                    queue_us=1500,
-                    prefill_us=10,
-                    first_token_us=20_000 + idx,
-                    decode_us=10,
-                    total_us=50_000,
-                    device_us=1000,
-                    preemptions=1,
-                    recomputed_tokens=3,
-                    billed_nano=7,
-                    run_cost_nano=1,
-                )
-            )
+    place = {"job_id": job_id, "byte_offset": 0, "byte_length": 1}
+    items = [{**place, "idx": idx, "custom_id": _name(idx)} for idx in range(LINES)]
+    results = [_result(job_id, idx) for idx in range(LINES) if idx not in UNFINISHED]
+    usage = {
+        "job_id": job_id,
+        "project_id": job.project_id,
+        "model_id": model_id,
+        "price_id": price_id,
+        "worker_id": new_uuid(),
+        "attempt": 1,
+        "prompt_tokens": 10,
+        "cached_tokens": 4,
+        "output_tokens": 2,
+        "queue_us": 1500,
+        "prefill_us": 10,
+        "decode_us": 10,
+        "total_us": 50_000,
+        "device_us": 1000,
+        "preemptions": 1,
+        "recomputed_tokens": 3,
+        "billed_nano": 7,
+        "run_cost_nano": 1,
+    }
+    used = [row["idx"] for row in results if not row["failed"]]
+    session.execute(insert(WorkItem), items)
+    session.execute(insert(Result), results)
+    session.execute(
+        insert(Usage), [{**usage, "idx": idx, "first_token_us": 20_000 + idx} for idx in used]
+    )
     succeeded = LINES - len(FAILED) - len(UNFINISHED)
     session.add(
         Shard(

@@ -1,0 +1,56 @@
+"""Installations to be hurt: one with stub models on short leases, one with the real model."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from installation import Server, run_cli, running_server
+
+from runner.config import Settings, load_settings
+from runner.db.session import SessionFactory
+from runner.model_library import BUILTIN_MODEL, builtin_folder
+from runner.runtime import open_runtime
+
+FAST_STUB = "fast"
+SLOW_STUB = "slow"
+
+
+@pytest.fixture(scope="session")
+def stub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two engine workers without weights; leases lapse after three seconds."""
+    data_dir = tmp_path_factory.mktemp("stubs")
+    (data_dir / "models").mkdir()
+    options = ("--workers", "2", "--model", SLOW_STUB)
+    run_cli(data_dir, "models", "add", SLOW_STUB, "stub:?rows=8&step_ms=40")
+    settings = {"lease_seconds": "3", "heartbeat_seconds": "0.7", "tick_seconds": "1"}
+    with running_server(data_dir, *options, **settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_server(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Server]:
+    """The built-in model, converted once and kept in pytest's cache."""
+    assert request.config.cache is not None
+    folder = builtin_folder(Settings(data_dir=request.config.cache.mkdir("tokenmill")))
+    data_dir = tmp_path_factory.mktemp("real")
+    shutil.copytree(folder, data_dir / "models" / BUILTIN_MODEL)
+    with running_server(data_dir) as server:
+        yield server
+
+
+@pytest.fixture
+def stub_sessions(stub_server: Server) -> Iterator[SessionFactory]:
+    yield from _sessions(stub_server)
+
+
+@pytest.fixture
+def real_sessions(real_server: Server) -> Iterator[SessionFactory]:
+    yield from _sessions(real_server)
+
+
+def _sessions(server: Server) -> Iterator[SessionFactory]:
+    runtime = open_runtime(load_settings(server.data_dir))
+    yield runtime.sessions
+    runtime.close()
