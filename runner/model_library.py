@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,12 +50,15 @@ def add_model(
         return register_model(session, new, prices)
 
 
-def ensure_builtin_model(settings: Settings, sessions: SessionFactory) -> None:
+def ensure_builtin_model(
+    settings: Settings, sessions: SessionFactory, tell: Callable[[str], None]
+) -> None:
     """Register the built-in model if its package is installed and there is no model at all."""
     with sessions() as session:
         if list_models(session):
             return
     if builtin_source() is not None:
+        tell(f"Preparing the built-in model {BUILTIN_MODEL} (once) …")
         add_model(settings, sessions, BUILTIN_MODEL, str(builtin_folder(settings)), PriceList())
 
 

@@ -153,10 +153,10 @@ def _decode(decoder: Any, body: msgspec.Raw, known: frozenset[str]) -> Any:  # n
         raise BadBody(f"{sentence}.", where.group(1) if where else None, "invalid_type") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadBody(f"The body cannot be read: {error}.", None, "invalid_json") from None
-    for name in fields.keys() - known:
-        raise BadBody(
-            f"The field {name[:64]!r} is not supported; remove it.", name[:64], "unsupported_value"
-        )
+    unknown = next((name for name in fields if name not in known), None)
+    if unknown is not None:
+        name = unknown[:64]
+        raise BadBody(f"The field {name!r} is not supported; remove it.", name, "unsupported_value")
     return value
 
 

@@ -1,19 +1,20 @@
 """The end of a job: its counts proven, its two views measured, its totals frozen."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from runner.db.clock import seconds_from_now
 from runner.db.models import File, Job, Shard
-from runner.domain.states import PENDING_SHARD_STATES, JobState
+from runner.domain.states import PENDING_SHARD_STATES, JobState, ShardState
 from runner.doorbell import Bell, ring
 from runner.services.contents import ERROR, OUTPUT, ViewSize, index_view
 from runner.services.files import OUTPUT_PURPOSE
-from runner.services.jobs import announce_end, running_totals
+from runner.services.jobs import Totals, announce_end, drop_open_shards, running_totals
 
 logger = logging.getLogger(__name__)
 
@@ -28,18 +29,15 @@ def close_if_drained(session: Session, job_id: UUID) -> None:
     Call it in a transaction after the one that ended a shard: of two workers that end the last
     two shards at once, the one that commits later then sees both.
     """
-    pending = (
-        select(Shard.shard_no)
-        .where(Shard.job_id == job_id, Shard.state.in_(PENDING_SHARD_STATES))
-        .exists()
-    )
+    pending = _has_shards(job_id, PENDING_SHARD_STATES)
     session.execute(
         update(Job)
         .where(Job.id == job_id, Job.state == JobState.IN_PROGRESS, ~pending)
         .values(state=JobState.FINALIZING, outcome="completed", finalizing_at=func.now())
     )
+    leased = _has_shards(job_id, (ShardState.LEASED,))
     waiting = select(Job.id).where(
-        Job.id == job_id, Job.state.in_((JobState.FINALIZING, JobState.CANCELLING)), ~pending
+        Job.id == job_id, Job.state.in_((JobState.FINALIZING, JobState.CANCELLING)), ~leased
     )
     if session.scalar(waiting) is not None:
         ring(session, Bell.FINALISE, job_id)
@@ -48,16 +46,23 @@ def close_if_drained(session: Session, job_id: UUID) -> None:
 def close_job(session: Session, job_id: UUID) -> bool:
     """Bring a drained job to its terminal state; harmless when repeated or raced.
 
+    A closer that finds another at work leaves it alone, so that rings do not queue up behind a
+    job of a million lines.
+
     Raises:
         CountsDiffer: the results do not add up to the lines; nothing is changed.
     """
-    job = session.scalars(select(Job).where(Job.id == job_id).with_for_update()).one_or_none()
+    job = session.scalars(
+        select(Job)
+        .where(Job.id == job_id)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
+    ).one_or_none()
     if job is None or job.state not in (JobState.FINALIZING, JobState.CANCELLING):
         return False
-    leased = select(Shard.shard_no).where(
-        Shard.job_id == job_id, Shard.state.in_(PENDING_SHARD_STATES)
-    )
-    if session.scalar(leased.limit(1)) is not None:
+    # A lease that was freed in the same moment as the job was stopped has come back open.
+    drop_open_shards(session, job_id)
+    if session.scalar(select(_has_shards(job_id, (ShardState.LEASED,)))):
         return False
     state = JobState(job.outcome or JobState.COMPLETED)
     output = _close_view(session, job, OUTPUT, job.output_file_id, state)
@@ -67,7 +72,7 @@ def close_job(session: Session, job_id: UUID) -> bool:
         raise CountsDiffer(
             f"job {job_id}: {output.lines} output and {errors.lines} error lines of {total}"
         )
-    totals = asdict(running_totals(session, [job_id])[job_id]) if total else {}
+    totals = asdict(running_totals(session, [job_id]).get(job_id, Totals()))
     kept = ("prompt_tokens", "cached_tokens", "output_tokens", "billed_nano", "run_cost_nano")
     session.execute(
         update(Job)
@@ -78,12 +83,16 @@ def close_job(session: Session, job_id: UUID) -> bool:
                 f"{state}_at": func.now(),
                 "output_lines": output.lines,
                 "error_lines": errors.lines,
-                **{name: totals.get(name, 0) for name in kept},
+                **{name: totals[name] for name in kept},
             }
         )
     )
     announce_end(session, job, state)
     return True
+
+
+def _has_shards(job_id: UUID, states: Sequence[ShardState]) -> ColumnElement[bool]:
+    return select(Shard.shard_no).where(Shard.job_id == job_id, Shard.state.in_(states)).exists()
 
 
 def _close_view(session: Session, job: Job, view: str, file_id: UUID, state: JobState) -> ViewSize:

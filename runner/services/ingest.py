@@ -32,6 +32,7 @@ from runner.services.jobs import announce_end
 from runner.services.models import get_model, price_at
 
 _FLUSH_LINES = 5_000
+_MOST_READS = 20  # a file that ended this many readers is not read again
 _READING_LOCK = 7_461_032  # the class of our advisory locks on jobs
 _ITEM_COLUMNS = ("job_id", "idx", "custom_id", "byte_offset", "byte_length")
 _RESULT_COLUMNS = ("job_id", "idx", "failed", "epoch", "line")
@@ -150,6 +151,8 @@ class _Ingest:
             yield line
 
     def _check_file(self) -> None:
+        if self._job.ingest_epoch > _MOST_READS:
+            raise LineError("internal_error", "The file could not be read; ask the operator.")
         usable = select(File.id).where(
             File.id == self._job.input_file_id,
             File.deleted_at.is_(None),

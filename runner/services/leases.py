@@ -49,9 +49,13 @@ def claim_shards(session: Session, claim: Claim) -> list[Lease]:
     A suspect shard (one that was twice there when a worker died) is leased only alone, so that no
     other line shares the engine with it.
     """
+    if not _lives(session, claim.worker_id):
+        return []
     if not claim.holds:
-        for job_id in _deserving_jobs(session, claim.model_id, suspect=True)[:1]:
-            return _take(session, claim, job_id, shards=1, suspect=True)
+        for job_id in _deserving_jobs(session, claim.model_id, suspect=True):
+            alone = _take(session, claim, job_id, shards=1, suspect=True)
+            if alone:  # else another worker has just taken it
+                return alone
     leases: list[Lease] = []
     for job_id in _deserving_jobs(session, claim.model_id, suspect=False):
         left = claim.shards - len(leases)
@@ -62,17 +66,52 @@ def claim_shards(session: Session, claim: Claim) -> list[Lease]:
     return leases
 
 
-def renew_leases(session: Session, worker_id: WorkerId, lease_seconds: float) -> None:
-    """The heartbeat: extend every lease of a worker that has not lapsed."""
+def renew_leases(
+    session: Session, worker_id: WorkerId, keys: Iterable[ShardKey], lease_seconds: float
+) -> None:
+    """The heartbeat: extend the leases in a worker's hands that have not lapsed.
+
+    One that it does not know of, because the answer to its claim was lost, is left to run out.
+    """
+    live = lock_live(session, worker_id, set(keys))
     session.execute(
         update(Shard)
         .where(
-            Shard.worker_id == worker_id,
-            Shard.state == ShardState.LEASED,
-            Shard.lease_expires_at > func.now(),
+            Shard.job_id.in_({key.job_id for key in live}),
+            tuple_(Shard.job_id, Shard.shard_no).in_([(key.job_id, key.shard_no) for key in live]),
         )
         .values(lease_expires_at=seconds_from_now(lease_seconds))
+        .execution_options(synchronize_session=False)
     )
+
+
+def lock_live(session: Session, worker_id: WorkerId, keys: set[ShardKey]) -> dict[ShardKey, int]:
+    """Lock the shards whose lease is live; tells how many lines each still lacks.
+
+    This is the whole fence: the epoch, the worker, the state, and the database's clock.
+    """
+    places = [(key.job_id, key.shard_no, key.epoch) for key in keys]
+    query = (
+        select(
+            Shard.job_id,
+            Shard.shard_no,
+            Shard.epoch,
+            func.cardinality(Shard.idx) - Shard.succeeded - Shard.failed,
+        )
+        .where(
+            Shard.job_id.in_({key.job_id for key in keys}),
+            tuple_(Shard.job_id, Shard.shard_no, Shard.epoch).in_(places),
+            Shard.worker_id == worker_id,
+            Shard.state == ShardState.LEASED,
+            Shard.lease_expires_at > func.clock_timestamp(),
+        )
+        .order_by(Shard.job_id, Shard.shard_no)
+        .with_for_update()
+    )
+    return {
+        ShardKey(JobId(job_id), shard_no, epoch): count
+        for job_id, shard_no, epoch, count in session.execute(query)
+    }
 
 
 def look_at_leases(session: Session, worker_id: WorkerId, model_id: ModelId) -> Standing:
@@ -103,7 +142,7 @@ def give_back(session: Session, worker_id: WorkerId, keys: Iterable[ShardKey]) -
     is_running = (
         select(Job.id).where(Job.id == Shard.job_id, Job.state == JobState.IN_PROGRESS).exists()
     )
-    for key in keys:
+    for key in sorted(keys, key=lambda key: (key.job_id, key.shard_no)):  # as others lock them
         session.execute(
             update(Shard)
             .where(*held_by(worker_id, key))
@@ -125,6 +164,17 @@ def held_by(worker_id: WorkerId, key: ShardKey) -> tuple[ColumnElement[bool], ..
         Shard.worker_id == worker_id,
         Shard.state == ShardState.LEASED,
     )
+
+
+def _lives(session: Session, worker_id: WorkerId) -> bool:
+    """A worker that was declared dead may run on for a while; it gets nothing more."""
+    query = select(Worker.id).where(Worker.id == worker_id, Worker.state.in_(LIVE_WORKER_STATES))
+    return session.scalar(query) is not None
+
+
+def _is_waiting_for(model_id: ModelId) -> tuple[ColumnElement[bool], ...]:
+    """Jobs that may have shards for a model: asked first, for a job has one model."""
+    return (Job.state == JobState.IN_PROGRESS, Job.model_id == model_id)
 
 
 def _is_ready(model_id: ModelId, suspect: bool) -> tuple[ColumnElement[bool], ...]:
@@ -149,7 +199,7 @@ def _deserving_jobs(session: Session, model_id: ModelId, suspect: bool) -> list[
     query = (
         select(Job.id)
         .outerjoin(load, load.c.project_id == Job.project_id)
-        .where(Job.state == JobState.IN_PROGRESS, ready.exists())
+        .where(*_is_waiting_for(model_id), ready.exists())
         .order_by(Job.priority.desc(), func.coalesce(load.c.shards, 0), Job.expires_at, Job.id)
         .limit(_JOBS_LOOKED_AT)
     )
@@ -225,7 +275,7 @@ def _waits_above(session: Session, model_id: ModelId, priority: int | None) -> b
         return False
     ready = select(Shard.shard_no).where(Shard.job_id == Job.id, *_is_ready(model_id, False))
     query = select(Job.id).where(
-        Job.state == JobState.IN_PROGRESS, Job.priority > priority, ready.exists()
+        *_is_waiting_for(model_id), Job.priority > priority, ready.exists()
     )
     return session.scalar(query.limit(1)) is not None
 
@@ -233,7 +283,7 @@ def _waits_above(session: Session, model_id: ModelId, priority: int | None) -> b
 def _suspect_waits(session: Session, model_id: ModelId) -> bool:
     query = select(Shard.shard_no).join(Job, Job.id == Shard.job_id)
     query = query.where(
-        Job.state == JobState.IN_PROGRESS,
+        *_is_waiting_for(model_id),
         *_is_ready(model_id, True),
         Shard.not_before < seconds_from_now(-_SUSPECT_PATIENCE_SECONDS),
     )

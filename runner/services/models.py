@@ -98,18 +98,18 @@ def model_to_serve(session: Session, name: str | None) -> ModelRecord | None:
 
 def waits_for_another_model(session: Session, model_id: ModelId) -> bool:
     """Whether a job waits for a model that no live worker has loaded, other than this one."""
-    return session.scalar(_unserved_models().where(Shard.model_id != model_id)) is not None
+    return session.scalar(_unserved_models().where(Job.model_id != model_id)) is not None
 
 
-def _unserved_models() -> Select[UUID]:
+def _unserved_models() -> Select[UUID | None]:
     """Models with open shards and no live worker, the oldest job's first."""
     served = select(Worker.id).where(
-        Worker.model_id == Shard.model_id, Worker.state.in_(LIVE_WORKER_STATES)
+        Worker.model_id == Job.model_id, Worker.state.in_(LIVE_WORKER_STATES)
     )
+    is_open = select(Shard.shard_no).where(Shard.job_id == Job.id, Shard.state == ShardState.OPEN)
     return (
-        select(Shard.model_id)
-        .join(Job, Job.id == Shard.job_id)
-        .where(Job.state == JobState.IN_PROGRESS, Shard.state == ShardState.OPEN, ~served.exists())
+        select(Job.model_id)
+        .where(Job.state == JobState.IN_PROGRESS, is_open.exists(), ~served.exists())
         .order_by(Job.priority.desc(), Job.id)
         .limit(1)
     )

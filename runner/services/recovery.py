@@ -18,7 +18,7 @@ from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
 
 _SUSPECT_AFTER = 2  # lost workers
-_CRASH_MESSAGE = "The engine crashed twice while this line ran alone; the line was given up."
+_CRASH_MESSAGE = "The engine crashed each time this line ran, at last alone; it was given up."
 
 
 def requeue_leases_of(session: Session, worker_id: UUID) -> int:
@@ -75,6 +75,8 @@ def _isolate(session: Session, shard: Shard) -> None:
         _give_up(session, shard, left[0])
         return
     _move(shard, ShardState.SPLIT)
+    # Another transaction may halve another shard of this job: they take turns to number.
+    session.execute(select(Job.id).where(Job.id == shard.job_id).with_for_update())
     next_no = session.scalar(
         select(func.max(Shard.shard_no) + 1).where(Shard.job_id == shard.job_id)
     )

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import case, func, select, tuple_, update
+from sqlalchemy import case, func, select, update
 from sqlalchemy.orm import Session
 
 from runner.db.copy import copy_rows
 from runner.db.models import Result, Shard, Worker
-from runner.domain.ids import JobId, WorkerId
+from runner.domain.ids import WorkerId
 from runner.domain.leases import FinishedItem, ShardKey
 from runner.domain.states import ShardState
 from runner.services.accounting import USAGE_COLUMNS, Charge, charge_of, usage_row
+from runner.services.leases import lock_live
 
 _RESULT_COLUMNS = ("job_id", "idx", "failed", "epoch", "line")
 _COUNTERS = (
@@ -44,7 +45,8 @@ def commit_results(
     Repeating a commit whose answer was lost is harmless: items that have a result already are
     neither written nor counted again.
     """
-    missing = _lock_live(session, worker_id, {item.lease.key for item in pack})
+    keys = {item.lease.key for item in pack}
+    missing = lock_live(session, worker_id, keys)
     known = _known_results(session, pack)
     fresh = [
         item
@@ -59,7 +61,12 @@ def commit_results(
     charges = [(item, charge_of(item)) for item in fresh if not item.failed]
     usage = (usage_row(item, charge, worker_id) for item, charge in charges)
     copy_rows(session, "usage", USAGE_COLUMNS, usage)
-    stale = tuple(item for item in pack if item.lease.key not in missing)
+    stale = tuple(
+        item
+        for item in pack
+        if item.lease.key not in missing
+        and known.get((item.lease.key.job_id, item.idx)) != item.lease.key.epoch
+    )
     if stale:
         _count_stale(session, worker_id, len(stale))
     deltas = _deltas(fresh, charges)
@@ -71,34 +78,9 @@ def commit_results(
             key
             for key, delta in deltas.items()
             if delta["succeeded"] + delta["failed"] == missing[key]
-        ),
-    )
-
-
-def _lock_live(session: Session, worker_id: WorkerId, keys: set[ShardKey]) -> dict[ShardKey, int]:
-    """Lock the shards whose lease is live; tells how many lines each still lacks."""
-    places = [(key.job_id, key.shard_no, key.epoch) for key in keys]
-    query = (
-        select(
-            Shard.job_id,
-            Shard.shard_no,
-            Shard.epoch,
-            func.cardinality(Shard.idx) - Shard.succeeded - Shard.failed,
         )
-        .where(
-            Shard.job_id.in_({key.job_id for key in keys}),
-            tuple_(Shard.job_id, Shard.shard_no, Shard.epoch).in_(places),
-            Shard.worker_id == worker_id,
-            Shard.state == ShardState.LEASED,
-            Shard.lease_expires_at > func.clock_timestamp(),
-        )
-        .order_by(Shard.job_id, Shard.shard_no)
-        .with_for_update()
+        | (keys - missing.keys() - {item.lease.key for item in stale}),
     )
-    return {
-        ShardKey(JobId(job_id), shard_no, epoch): count
-        for job_id, shard_no, epoch, count in session.execute(query)
-    }
 
 
 def _count_stale(session: Session, worker_id: WorkerId, count: int) -> None:
@@ -110,15 +92,19 @@ def _count_stale(session: Session, worker_id: WorkerId, count: int) -> None:
     )
 
 
-def _known_results(session: Session, pack: Sequence[FinishedItem]) -> set[tuple[UUID, int]]:
-    """The items of a pack that were committed before (the shard locks keep this true)."""
+def _known_results(session: Session, pack: Sequence[FinishedItem]) -> dict[tuple[UUID, int], int]:
+    """The items of a pack that were committed before, and under which epoch.
+
+    The locks on their shards keep this true.
+    """
     by_job: dict[UUID, list[int]] = {}
     for item in pack:
         by_job.setdefault(item.lease.key.job_id, []).append(item.idx)
-    known: set[tuple[UUID, int]] = set()
+    known: dict[tuple[UUID, int], int] = {}
     for job_id, idx in by_job.items():
-        query = select(Result.idx).where(Result.job_id == job_id, Result.idx == func.any(idx))
-        known.update((job_id, found) for found in session.scalars(query))
+        query = select(Result.idx, Result.epoch)
+        query = query.where(Result.job_id == job_id, Result.idx == func.any(idx))
+        known.update(((job_id, row.idx), row.epoch) for row in session.execute(query))
     return known
 
 

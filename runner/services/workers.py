@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, update
 from sqlalchemy.orm import Session
 
 from runner.db.clock import seconds_from_now
@@ -93,25 +92,20 @@ def report_dead(session: Session, host: str, pid: int) -> int:
 
     Returns how many shards were freed. Harmless when the process had ended in order.
     """
-    found = select(Worker.id).where(
-        Worker.host == host, Worker.pid == pid, Worker.state.in_(LIVE_WORKER_STATES)
-    )
-    return sum(_bury(session, worker_id, "exited") for worker_id in session.scalars(found))
+    return _bury(session, "exited", Worker.host == host, Worker.pid == pid)
 
 
 def bury_silent(session: Session, silent_seconds: float) -> int:
     """Declare dead every worker that has not been seen for so long; returns freed shards."""
-    found = select(Worker.id).where(
-        Worker.last_seen_at < seconds_from_now(-silent_seconds),
-        Worker.state.in_(LIVE_WORKER_STATES),
-    )
-    return sum(_bury(session, worker_id, "silent") for worker_id in session.scalars(found))
+    return _bury(session, "silent", Worker.last_seen_at < seconds_from_now(-silent_seconds))
 
 
-def _bury(session: Session, worker_id: UUID, reason: str) -> int:
-    session.execute(
+def _bury(session: Session, reason: str, *conditions: ColumnElement[bool]) -> int:
+    """Declare dead what still meets the conditions once its row is locked; frees its leases."""
+    dead = session.scalars(
         update(Worker)
-        .where(Worker.id == worker_id, Worker.state.in_(LIVE_WORKER_STATES))
+        .where(*conditions, Worker.state.in_(LIVE_WORKER_STATES))
         .values(state=WorkerState.DEAD, ended_at=func.now(), end_reason=reason)
-    )
-    return requeue_leases_of(session, worker_id)
+        .returning(Worker.id)
+    ).all()
+    return sum(requeue_leases_of(session, worker_id) for worker_id in dead)

@@ -8,6 +8,7 @@ from runner.embedded import EmbeddedError, EmbeddedServices, ServiceUrls, StartC
 from runner.supervisor.backoff import Backoff
 
 _CHECK_SECONDS = 0.5
+_JOIN_SECONDS = 0.1
 
 
 class ServiceKeeper:
@@ -32,10 +33,14 @@ class ServiceKeeper:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the watch, then stop the services themselves."""
+    def stop(self, hurried: Callable[[], bool]) -> None:
+        """End the watch, then stop the services; ``hurried`` cuts a running preparation short.
+
+        The database undoes a half-made preparation.
+        """
         self._cancelled.set()
-        self._thread.join()
+        while self._thread.is_alive() and not hurried():
+            self._thread.join(_JOIN_SECONDS)
         self._services.stop()
 
     def pids(self) -> dict[str, int | None]:

@@ -40,8 +40,9 @@ def make_plan(
             raise SupervisorError(
                 f"The database can't be prepared: {error.orig}", code="database_unreachable"
             ) from error
-        with _sessions(urls) as sessions:
-            ensure_builtin_model(settings, sessions)
+        if options.workers:
+            with _sessions(urls) as sessions:
+                ensure_builtin_model(settings, sessions, tell)
 
     return Plan(
         data_dir=settings.data_dir,

@@ -134,7 +134,7 @@ class Supervisor:
     def _shut_down(self) -> None:
         self._stop_children()
         self._deaths.close(_LAST_REPORTS_SECONDS)
-        self._keeper.stop()
+        self._keeper.stop(lambda: self._signals > 1)
         forget_up_state(self._plan.data_dir)
 
     def _stop_children(self) -> None:

@@ -1,7 +1,7 @@
 """The thread that leases shards, reads their lines and tokenises them, a little ahead of need."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy.exc import OperationalError
 
@@ -41,8 +41,7 @@ class Feeder:
             context.wake.clear()
             try:
                 leases = self._claim()
-                for lease in leases:
-                    self._feed(lease)
+                self._feed_all(leases)
             except OperationalError as error:
                 logger.warning("Leasing failed: %s", error, extra={"action": "lease_failed"})
                 context.draining.wait(_RETRY_SECONDS)
@@ -57,7 +56,7 @@ class Feeder:
         if holds and (self._hold_for_suspect or context.book.has_suspect):
             return []
         shard_lines = context.settings.shard_lines
-        if holds and room < shard_lines:
+        if holds and room < min(shard_lines, self._backend.rows):
             return []
         claim = Claim(
             worker_id=context.worker_id,
@@ -71,6 +70,17 @@ class Feeder:
         for lease in leases:
             context.book.add(lease, len(lease.idx))
         return leases
+
+    def _feed_all(self, leases: Sequence[Lease]) -> None:
+        """Feed leases in turn; those whose lines cannot be read now are given back."""
+        unread = [lease.key for lease in leases]
+        try:
+            for lease in leases:
+                self._feed(lease)
+                unread.remove(lease.key)
+        except OperationalError:
+            self._loop.revoke(self._context.book.drop(unread), release=True)
+            raise
 
     def _feed(self, lease: Lease) -> None:
         with self._context.sessions() as session:

@@ -70,7 +70,8 @@ class Keeper:
         with context.sessions.begin() as session:
             stats = dict(self._backend.stats())
             is_known = beat(session, context.worker_id, context.times.read(), stats)
-            renew_leases(session, context.worker_id, context.settings.lease_seconds)
+            keys, seconds = context.book.keys(), context.settings.lease_seconds
+            renew_leases(session, context.worker_id, keys, seconds)
         self._renewed = started
         if not is_known:  # what this worker held has gone to others; a new process starts clean
             self._let_go(context.book.keys(), release=False)

@@ -15,7 +15,8 @@ from engine.llm_engine import LLMEngine
 
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-torch.set_num_threads(2)
+# Two threads that share their cores with other work wait for each other most of the time.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from runner.supervisor.remnants import sweep_remnants
 from runner.supervisor.spec import process_table
 
 SUPERVISE = """
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
 from runner.embedded import EmbeddedServices
 from runner.supervisor import Plan, ProcessSpec, Role, Supervisor
@@ -39,11 +39,15 @@ def dead(urls, pid):
     say("dead", pid)
     return True
 
+def prepare(urls):
+    say("preparing")
+    time.sleep(job["prepare_seconds"])
+
 specs = [ProcessSpec(n, Role[r], tuple(c), dict(os.environ), g) for n, r, c, g in job["table"]]
 Supervisor(Plan(
     data_dir=data_dir, url=f"http://127.0.0.1:{job['port']}", port=job["port"],
     services=EmbeddedServices(data_dir, fast=True, **given),
-    table=lambda urls: specs, prepare=lambda urls: say("prepared", urls.database_url),
+    table=lambda urls: specs, prepare=prepare,
     report_dead=dead, tell=lambda line: say("told", line),
     on_ready=lambda state: say("ready", state.url),
 )).run()
@@ -73,13 +77,22 @@ Row = tuple[str, str, Sequence[str], float]
 class Run:
     """One supervisor process and what it said."""
 
-    def __init__(self, data_dir: Path, table: Sequence[Row], *, services: bool, port: int) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        table: Sequence[Row],
+        *,
+        services: bool,
+        port: int,
+        prepare_seconds: float,
+    ) -> None:
         self.data_dir = data_dir
         job = {
             "data_dir": str(data_dir),
             "table": table,
             "services": services,
             "port": port,
+            "prepare_seconds": prepare_seconds,
         }
         self.process = subprocess.Popen(
             [sys.executable, "-c", SUPERVISE, json.dumps(job)],
@@ -105,8 +118,18 @@ Supervise = Callable[..., Run]
 def supervise(tmp_path: Path) -> Iterator[Supervise]:
     made: list[Run] = []
 
-    def make(*table: Row, services: bool = False, port: int = 1) -> Run:
-        made.append(Run(tmp_path / "data", table, services=services, port=port))
+    def make(
+        *table: Row, services: bool = False, port: int = 1, prepare_seconds: float = 0.0
+    ) -> Run:
+        made.append(
+            Run(
+                tmp_path / "data",
+                table,
+                services=services,
+                port=port,
+                prepare_seconds=prepare_seconds,
+            )
+        )
         return made[-1]
 
     yield make
@@ -242,6 +265,16 @@ def test_a_second_signal_skips_the_grace(tmp_path: Path, supervise: Supervise) -
     assert run.process.poll() is None
     run.process.send_signal(signal.SIGINT)
     assert run.process.wait(timeout=30) == 0
+
+
+def test_a_second_signal_does_not_wait_for_a_preparation(supervise: Supervise) -> None:
+    run = supervise(prepare_seconds=600.0)
+    assert run.process.stdout is not None
+    assert json.loads(run.process.stdout.readline()) == ["preparing"]
+    run.process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert run.process.poll() is None
+    assert run.stop() == 0
 
 
 def test_children_end_when_the_supervisor_is_killed(tmp_path: Path, supervise: Supervise) -> None:

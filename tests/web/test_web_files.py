@@ -158,7 +158,7 @@ def test_a_form_of_too_many_parts_or_a_huge_head_is_refused(api: FlaskClient, fo
         _error(api.post("/v1/files", **sent), 413)
 
 
-@pytest.mark.parametrize("over", [1, 200_000])
+@pytest.mark.parametrize("over", [1, 200_000, 3_000_000])
 def test_a_file_beyond_the_limit_is_refused(
     over: int, api: FlaskClient, form: Form, runtime: Runtime
 ) -> None:

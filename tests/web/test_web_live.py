@@ -173,6 +173,22 @@ def test_a_large_file_goes_in_and_out_in_flat_memory(server: Server, api_key: st
     assert max(peaks) - before < 40 * MIB
 
 
+def test_an_upload_of_unannounced_length_is_taken(server: Server, api_key: str) -> None:
+    parts = [b"--b\r\nContent-Disposition: form-data; name=file; filename=x\r\n\r\n"]
+    parts += [b"x" * 70_000] * 40
+    parts += [b"\r\n--b\r\nContent-Disposition: form-data; name=purpose\r\n\r\nbatch\r\n--b--\r\n"]
+    headers = {
+        "Authorization": f"Bearer {api_key}",
+        "Content-Type": "multipart/form-data; boundary=b",
+        "Transfer-Encoding": "chunked",
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.request("POST", "/v1/files", iter(parts), headers, encode_chunked=True)
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["bytes"]) == (200, 70_000 * 40)
+    connection.close()
+
+
 def test_an_upload_that_breaks_off_leaves_nothing(
     server: Server, api_key: str, openai_client: OpenAI
 ) -> None:

@@ -12,9 +12,10 @@ Model = TypeVar("Model", bound="Body")
 
 
 class Body(BaseModel):
-    """Root of what requests carry. A parameter that we would ignore is refused, as OpenAI does:
+    """Root of what requests carry.
 
-    a limit that the caller believes in must not vanish in silence.
+    A parameter that we would ignore is refused, as OpenAI does: a limit that the caller believes
+    in must not vanish in silence.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

@@ -61,10 +61,10 @@ def _expected(error: RunnerError) -> Response:
 
 def _http(error: HTTPException) -> Response:
     """What Flask itself refuses: unknown routes, wrong methods, bodies beyond the limits."""
-    status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
-    code = status.phrase.lower().replace(" ", "_")
+    status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
+    code = error.name.lower().replace(" ", "_")
     headers = {name: value for name, value in error.get_headers() if name != "Content-Type"}
-    return _answer(_Failure(status, error.description or status.phrase, code, headers=headers))
+    return _answer(_Failure(status, error.description or error.name, code, headers=headers))
 
 
 def _unexpected(error: Exception) -> Response:

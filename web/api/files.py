@@ -15,7 +15,7 @@ from web.request_scope import current_runtime, current_session
 
 bp = Blueprint("files", __name__)
 
-_FORM_BYTES = 64 * 1024  # what a form may weigh beside its file
+_FORM_BYTES = 2 * 1024**2  # more than a form weighs beside its file, plus one chunk of the file
 
 
 @bp.post("/files")

@@ -17,6 +17,7 @@ _BUFFER_BYTES = 1024**2  # what the decoder may hold: a part's headers, or one r
 _FIELD_BYTES = 1024
 _MAX_PARTS = 16
 _PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
+_FIELDS = (_PURPOSE, _ANCHOR, _SECONDS)
 
 
 class UploadForm:
@@ -52,7 +53,7 @@ class UploadForm:
             match event:
                 case File(name="file"):
                     return event.filename
-                case Field(name="purpose" | "expires_after[anchor]" | "expires_after[seconds]"):
+                case Field() if event.name in _FIELDS:
                     self._fields[event.name] = self._read_text(event.name)
                 case Field(name="file"):
                     raise InvalidRequest("file must be sent with a filename.", param="file")
