@@ -75,6 +75,7 @@ class RequestOutput:
 class EngineStats:
     """A reading of the engine; counters run from its start, times are microseconds.
 
+    Output tokens count when they are made, prompt tokens when their request ends.
     `kv_blocks_used` counts referenced blocks; cached blocks that no request holds are free.
     `fragmentation` is the share of token slots in used blocks that hold no token yet.
     """

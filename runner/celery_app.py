@@ -13,7 +13,6 @@ from runner.doorbell import Bell, Ring
 CPU_QUEUE = "cpu"
 ENGINE_QUEUE = "engine"
 _EXPIRES_SECONDS = 60
-_PUBLISH_SECONDS = 1.0
 
 
 def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
@@ -43,7 +42,10 @@ def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
             "global_keyprefix": "tokenmill:",
             "health_check_interval": 25,
             "socket_keepalive": True,
-            "socket_connect_timeout": 5,
+            "socket_connect_timeout": 1,
+            # Of publishing only; kombu would otherwise try again for six seconds, whatever
+            # ``retry`` says. Consumers reconnect by the settings above.
+            "max_retries": 0,
             "socket_timeout": 30,
         },
         beat_schedule={

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from celery import Celery
-from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -47,8 +46,8 @@ class Runtime:
         """Why this process could not serve now; empty when it can."""
         try:
             with self.sessions() as session:
-                session.execute(text("SELECT 1"))
-            if migrate.pending(self.urls.database_url):
+                revision = migrate.current_revision(session.connection())
+            if revision != migrate.head_revision():
                 return ["The database schema is not up to date."]
         except SQLAlchemyError:
             return ["The database cannot be reached."]

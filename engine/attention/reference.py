@@ -17,14 +17,16 @@ MAX_PADDING = 0.25
 """A bucket's shortest sequence may be padded by this share of the longest."""
 MIN_BUCKET_ROWS = 4
 """Below this many rows padding is cheaper than another bucket."""
+MAX_BUCKET_KEYS = 1 << 16
+"""Keys gathered at once, so that the copy stays small beside the pool."""
 
 
 @dataclass(slots=True)
 class _DecodeBucket:
-    """Rows `start:end` of the batch, one query each, padded to the same number of blocks.
+    """Rows `start:end` of the batch, one query each, padded to the same number of keys.
 
-    `slots` is [rows * keys], `lengths` is [rows]. Padding repeats the row's first block, whose
-    content is finite. Masks are kept per window, for all layers of the step.
+    `slots` is [rows * keys], `lengths` is [rows]. Padding repeats the row's first slot, whose
+    content is its own and finite. Masks are kept per window, for all layers of the step.
     """
 
     start: int
@@ -211,9 +213,13 @@ def _bucket_bounds(lengths: list[int]) -> list[tuple[int, int]]:
     bounds: list[tuple[int, int]] = []
     end = len(lengths)
     while end:
-        shortest_allowed = lengths[end - 1] * (1 - MAX_PADDING)
+        longest = lengths[end - 1]
+        max_rows = max(1, MAX_BUCKET_KEYS // longest)
         start = end - 1
-        while start and (end - start < MIN_BUCKET_ROWS or lengths[start - 1] >= shortest_allowed):
+        while start and end - start < max_rows:
+            is_similar = lengths[start - 1] >= longest * (1 - MAX_PADDING)
+            if not is_similar and end - start >= MIN_BUCKET_ROWS:
+                break
             start -= 1
         bounds.append((start, end))
         end = start

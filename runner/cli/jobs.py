@@ -239,5 +239,9 @@ def _show(job: JobRecord, as_json: bool) -> None:
         ("billed", money(totals.billed_nano, 9)),
         ("cost to run", money(totals.run_cost_nano, 9)),
     ]
-    rows += [(f"line {fault.line}", f"{fault.message} [{fault.code}]") for fault in job.faults]
     print_table(("", ""), rows)
+    for fault in job.faults:
+        place = "file" if fault.line is None else f"line {fault.line}"
+        typer.echo(f"{place}: {fault.message} [{fault.code}]")
+    if job.fault_count > len(job.faults):
+        typer.echo(f"… and {job.fault_count - len(job.faults):,} more faults")

@@ -1,6 +1,7 @@
 """Bringing a database to the newest schema, from code."""
 
 from datetime import UTC, datetime
+from functools import cache
 from importlib.resources import files
 
 from alembic import command
@@ -40,10 +41,20 @@ def pending(database_url: str) -> bool:
     engine = create_database_engine(database_url)
     try:
         with engine.connect() as connection:
-            head = ScriptDirectory.from_config(_config(connection)).get_current_head()
-            return MigrationContext.configure(connection).get_current_revision() != head
+            return current_revision(connection) != head_revision()
     finally:
         engine.dispose()
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The newest migration that a database has."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+@cache
+def head_revision() -> str | None:
+    """The newest migration there is (the files do not change while a process runs)."""
+    return ScriptDirectory(str(files("migrations"))).get_current_head()
 
 
 def _config(connection: Connection) -> Config:

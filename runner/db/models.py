@@ -221,7 +221,9 @@ class Job(Base):
     input_file_id: Mapped[UUID] = mapped_column(ForeignKey("files.id"), index=True)
     endpoint: Mapped[str]
     completion_window: Mapped[str]
-    job_metadata: Mapped[dict[str, str] | None] = mapped_column("metadata")
+    job_metadata: Mapped[dict[str, str] | None] = mapped_column(
+        "metadata", JSONB(none_as_null=True)
+    )
     priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     on_invalid: Mapped[str] = mapped_column(server_default="fail")
     output_expires_seconds: Mapped[int | None]

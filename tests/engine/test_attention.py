@@ -6,7 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.attention.backend import AttentionOptions, BatchLayout, LayerShape
-from engine.attention.reference import ReferenceAttention, _bucket_bounds
+from engine.attention.reference import (
+    MAX_BUCKET_KEYS,
+    MIN_BUCKET_ROWS,
+    ReferenceAttention,
+    _bucket_bounds,
+)
 
 BLOCK = 4
 HEADS, KV_HEADS, KEY_DIM, VALUE_DIM = 6, 2, 8, 5
@@ -84,10 +89,11 @@ def test_block_bytes_count_keys_and_values_of_all_layers() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(lengths=st.lists(st.integers(1, 2000), max_size=60).map(sorted))
+@given(lengths=st.lists(st.integers(1, 20_000), max_size=60).map(sorted))
 def test_buckets_cover_every_row_and_waste_little(lengths: list[int]) -> None:
     bounds = sorted(_bucket_bounds(lengths))
     assert [row for start, end in bounds for row in range(start, end)] == list(range(len(lengths)))
     for start, end in bounds:
-        if end - start > 4:
-            assert lengths[start] >= 0.75 * lengths[end - 1] or end - start <= 4
+        rows, longest = end - start, lengths[end - 1]
+        assert rows == 1 or rows * longest <= MAX_BUCKET_KEYS
+        assert rows <= MIN_BUCKET_ROWS or lengths[start] >= 0.75 * longest

@@ -161,6 +161,20 @@ def test_stop_string_cuts_the_text_and_ends_the_request(make_engine: EngineFacto
     assert output.metrics.output_tokens < 40
 
 
+def test_length_is_checked_before_stop_strings_but_the_text_is_cut(
+    make_engine: EngineFactory,
+) -> None:
+    engine = make_engine()
+    free = generate(engine, PROMPT, SamplingParams(max_tokens=4, ignore_eos=True))
+    stop = free.text[-5:]
+    assert free.text.count(stop) == 1
+    params = SamplingParams(max_tokens=4, ignore_eos=True, stop=(stop,))
+    output = generate(engine, PROMPT, params)
+    assert output.finish_reason is FinishReason.LENGTH
+    assert output.token_ids == free.token_ids
+    assert output.text == free.text[:-5]
+
+
 def sampled(engine: LLMEngine, indices: Iterable[int]) -> dict[str, tuple[int, ...]]:
     for index in indices:
         params = SamplingParams(

@@ -1,4 +1,4 @@
-"""A workshop on real Postgres for every test: a project, a model, and factories of what they need."""
+"""A workshop on real Postgres for every test: a project, a model, and factories."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,9 +44,7 @@ def workshop(session_factory: SessionFactory, settings: Settings) -> Workshop:
 
 
 @pytest.fixture
-def make_workshop(
-    session_factory: SessionFactory, settings: Settings
-) -> Callable[..., Workshop]:
+def make_workshop(session_factory: SessionFactory, settings: Settings) -> Callable[..., Workshop]:
     """Makes the workshop of a test that needs other settings or another stub."""
 
     def make_workshop(path: str = "stub:", **changes: object) -> Workshop:

@@ -231,8 +231,9 @@ def test_of_two_readers_at_once_one_reads(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = workshop.make_job(5, ingested=False)
-    with pytest.raises(AssertionError, match="must not have won"), stopped_reader(
-        workshop, job_id, monkeypatch
+    with (
+        pytest.raises(AssertionError, match="must not have won"),
+        stopped_reader(workshop, job_id, monkeypatch),
     ):
         assert not workshop.ingest(job_id)
     assert workshop.job(job_id).state == JobState.IN_PROGRESS
@@ -272,9 +273,7 @@ def test_a_reader_that_is_stuck_is_cut_off(
     job_id = workshop.make_job(5, ingested=False)
     with stopped_reader(workshop, job_id, monkeypatch):
         assert not workshop.ingest(job_id)
-        workshop.execute(
-            update(Job).where(Job.id == job_id).values(ingest_expires_at=func.now())
-        )
+        workshop.execute(update(Job).where(Job.id == job_id).values(ingest_expires_at=func.now()))
         assert not workshop.ingest(job_id)
         deadline = time.monotonic() + 10
         while not workshop.ingest(job_id):

@@ -29,7 +29,12 @@ def test_lines_are_numbered_without_the_blank_ones(intake: Intake) -> None:
     first, second = read(intake, [b"", make_item("a"), b"", make_item("b")])
     assert isinstance(first, Accepted)
     assert isinstance(second, Accepted)
-    assert (first.idx, first.custom_id, first.offset, first.length) == (0, "a", 1, len(make_item("a")))
+    assert (first.idx, first.custom_id, first.offset, first.length) == (
+        0,
+        "a",
+        1,
+        len(make_item("a")),
+    )
     assert (second.idx, second.custom_id) == (1, "b")
     assert second.offset == 3 + len(make_item("a"))
 

@@ -57,7 +57,9 @@ def fault_of(data: bytes, limit: int = 10_000) -> tuple[str, str | None]:
 LINES = st.lists(
     st.one_of(
         st.binary(max_size=40),
-        st.sampled_from([b"", b" ", b"\r", b"\t\r", b"x\r", b"\r\r", b"\x0c", b"\xe2\x80\xa8", BOM]),
+        st.sampled_from(
+            [b"", b" ", b"\r", b"\t\r", b"x\r", b"\r\r", b"\x0c", b"\xe2\x80\xa8", BOM]
+        ),
         st.integers(0, 3 * LIMIT).map(lambda size: b"y" * size),
         st.integers(LIMIT - 5, LIMIT + 5).map(lambda size: b" " * size + b"z"),
         st.integers(LIMIT - 5, LIMIT + 5).map(lambda size: b"w" * size + b"\r"),
@@ -103,9 +105,7 @@ def test_only_a_newline_ends_a_line(separator: str) -> None:
 
 @pytest.mark.parametrize("size", [LIMIT + 1, LIMIT + 2, 5 * LIMIT])
 @pytest.mark.parametrize("fill", [b" ", b"\r", b"x"])
-def test_a_long_line_is_neither_shortened_nor_taken_for_a_blank_one(
-    size: int, fill: bytes
-) -> None:
+def test_a_long_line_is_neither_shortened_nor_taken_for_a_blank_one(size: int, fill: bytes) -> None:
     data = fill * size + b"{}\n"
     for step in (1, 7, len(data)):
         pieces = [data[at : at + step] for at in range(0, len(data), step)]

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from runner.domain.sharding import PrefixKeys, shards_of
 
 PROMPTS = st.lists(
-    st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([b"x", b"y"]), st.binary(max_size=4)),
+    st.tuples(
+        st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([b"x", b"y"]), st.binary(max_size=4)
+    ),
     max_size=60,
 )
 

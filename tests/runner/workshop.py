@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import Executable, Row, func, select, text, update
 
 from runner.config import Settings
 from runner.db.models import File, FileChunk, Job, Result, Shard, Usage, Worker
@@ -85,7 +85,9 @@ class Workshop:
             new = models.NewModel(name=name, path=path, context_length=1024, manifest={})
             return models.register_model(session, new, prices)
 
-    def make_file(self, lines: bytes | Sequence[bytes], caller: keys.Caller | None = None) -> FileId:
+    def make_file(
+        self, lines: bytes | Sequence[bytes], caller: keys.Caller | None = None
+    ) -> FileId:
         data = lines if isinstance(lines, bytes) else joined(lines)
         project = (caller or self.caller).project_id
         with self.sessions.begin() as session:
@@ -98,7 +100,7 @@ class Workshop:
         *,
         ingested: bool = True,
         caller: keys.Caller | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> JobId:
         caller = caller or self.caller
         if isinstance(lines, int):
@@ -208,15 +210,15 @@ class Workshop:
             .values(lease_expires_at=func.now() - text("interval '1 second'"))
         )
 
-    def execute(self, statement: Any) -> None:
+    def execute(self, statement: Executable) -> None:
         with self.sessions.begin() as session:
             session.execute(statement)
 
-    def scalar(self, query: Any) -> Any:
+    def scalar(self, query: Executable) -> object:
         with self.sessions() as session:
             return session.scalar(query)
 
-    def rows(self, query: Any) -> Sequence[Any]:
+    def rows(self, query: Executable) -> Sequence[Row[Any]]:
         with self.sessions() as session:
             return session.execute(query).all()
 
@@ -239,9 +241,9 @@ class Workshop:
             found = session.scalars(select(Usage).where(Usage.job_id == job_id))
             return {row.idx: row for row in found}
 
-    def chunks(self, file_id: UUID) -> int:
+    def chunks(self, file_id: UUID) -> object:
         query = select(func.count()).select_from(FileChunk).where(FileChunk.file_id == file_id)
-        return int(self.scalar(query))
+        return self.scalar(query)
 
     def snapshot(self, job_id: UUID, view: str) -> bytes:
         return b"".join(read_view(self.sessions, job_id, view))
