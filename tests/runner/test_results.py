@@ -1,12 +1,11 @@
 """Committing finished lines: behind a fence of four predicates, once, and exactly accounted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import ROUND_HALF_EVEN, Decimal
 
-import psycopg
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 from workshop import Workshop, make_item, make_items
 
@@ -141,23 +140,38 @@ def test_a_failed_commit_leaves_no_part_of_itself(workshop: Workshop, held: Held
     assert workshop.usage(lease.key.job_id) == {}
 
 
-def test_a_connection_lost_while_rows_are_copied_may_be_tried_again(workshop: Workshop) -> None:
-    address = workshop.settings.database_url.replace("+psycopg", "", 1)  # type: ignore[union-attr]
+ITEM_COLUMNS = ("job_id", "idx", "custom_id", "byte_offset", "byte_length")
 
-    def rows() -> object:
+
+def test_a_connection_lost_while_rows_are_copied_is_an_error_to_try_again(
+    workshop: Workshop,
+) -> None:
+    job_id = workshop.make_job(1, ingested=False)
+
+    def rows(pid: object) -> Iterator[tuple[object, ...]]:
         for number in range(20_000):
             if number == 10_000:
-                with psycopg.connect(address, autocommit=True) as other:
-                    other.execute("SELECT pg_terminate_backend(%s)", [pid])
+                workshop.execute(select(func.pg_terminate_backend(pid)))
             yield (job_id, number, "a", 0, 1)
 
-    job_id = workshop.make_job(1, ingested=False)
-    columns = ("job_id", "idx", "custom_id", "byte_offset", "byte_length")
-    with workshop.sessions() as session:
-        pid = session.scalar(text("SELECT pg_backend_pid()"))
-        with pytest.raises(OperationalError):
-            copy_rows(session, "work_items", columns, rows())  # type: ignore[arg-type]
+    def copy() -> None:
+        with workshop.sessions.begin() as session:
+            pid = session.scalar(func.pg_backend_pid().select())
+            copy_rows(session, "work_items", ITEM_COLUMNS, rows(pid))
+
+    with pytest.raises(OperationalError):
+        copy()
     assert workshop.scalar(text("SELECT count(*) FROM work_items")) == 0
+
+
+def test_a_copy_that_waits_too_long_is_an_error_to_try_again(workshop: Workshop) -> None:
+    job_id = workshop.make_job(1)
+    row = (job_id, 7, "a", 0, 1)
+    with workshop.sessions() as first, workshop.sessions() as second:
+        copy_rows(first, "work_items", ITEM_COLUMNS, [row])
+        second.execute(func.set_config("lock_timeout", "50ms", True).select())
+        with pytest.raises(OperationalError):
+            copy_rows(second, "work_items", ITEM_COLUMNS, [row])
 
 
 def test_each_success_has_one_ledger_row_and_no_failure_has_any(workshop: Workshop) -> None:

@@ -1,0 +1,420 @@
+"""A live engine worker on the stub, in threads of the test."""
+
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from sqlalchemy import func, select, text, update
+from sqlalchemy.exc import OperationalError
+from workshop import Workshop, make_item, make_items
+
+from runner.db.models import Job, Shard, Worker
+from runner.domain.ids import WorkerId, encode
+from runner.domain.leases import FinishedItem
+from runner.worker import feeder, keeper
+from runner.worker.engine_worker import EngineWorker
+
+MakeWorkshop = Callable[..., Workshop]
+PATIENCE = 40.0
+
+
+def wait_until(reached: Callable[[], object], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+@dataclass
+class LiveWorker:
+    """One engine worker of this process, and its end."""
+
+    worker: EngineWorker
+    workshop: Workshop
+    known: frozenset[WorkerId]
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def id(self) -> WorkerId:
+        """Its row; there is one once it has a model."""
+
+        def own() -> list[WorkerId]:
+            found = self.workshop.rows(select(Worker.id))
+            return [row.id for row in found if row.id not in self.known]
+
+        wait_until(own)
+        return own()[0]
+
+    def stop(self) -> None:
+        self.worker.drain()
+        assert self.ended.wait(PATIENCE)
+
+
+StartWorker = Callable[[Workshop], LiveWorker]
+
+
+@pytest.fixture
+def start_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartWorker]:
+    """Starts workers; all are stopped at the end, and none may have ended the process."""
+    started: list[LiveWorker] = []
+    faults: list[int] = []
+
+    def fault(status: int) -> None:
+        faults.append(status)
+        raise SystemExit(status)
+
+    def start(workshop: Workshop) -> LiveWorker:
+        ended = threading.Event()
+        worker = EngineWorker(workshop.settings, workshop.sessions, None, ended.set)
+        known = frozenset(row.id for row in workshop.rows(select(Worker.id)))
+        live = LiveWorker(worker, workshop, known, ended)
+        started.append(live)
+        worker.start()
+        return live
+
+    monkeypatch.setattr(os, "_exit", fault)
+    yield start
+    for live in started:
+        if not faults:
+            live.stop()
+    assert faults == []
+
+
+def finish(workshop: Workshop, *job_ids: object, seconds: float = PATIENCE) -> None:
+    """Wait for the jobs' ends, closing them as the doorbell would have it."""
+
+    def ended() -> bool:
+        workshop.close_all()
+        return all(workshop.job(job_id).state.is_terminal for job_id in job_ids)  # type: ignore[arg-type]
+
+    wait_until(ended, seconds)
+
+
+def settled(workshop: Workshop, job_id: object) -> int:
+    """Lines of a job that have a result."""
+    totals = workshop.job(job_id).totals  # type: ignore[arg-type]
+    return totals.succeeded + totals.failed
+
+
+def content_without_ids(workshop: Workshop, job_id: object) -> bytes:
+    """The output file of a job, without what tells the job apart from another."""
+    whole = workshop.content(workshop.job(job_id).output_file_id)  # type: ignore[arg-type]
+    letters = encode("", job_id).encode()  # type: ignore[arg-type]
+    return re.sub(rb'"created":\d+', b'"created":0', whole.replace(letters, b"JOB"))
+
+
+def test_a_worker_drains_what_waits_and_what_comes(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=64", shard_lines=64)
+    first = workshop.make_job(500)
+    live = start_worker(workshop)
+    finish(workshop, first)
+    second = workshop.make_job([*make_items(99), make_item("bad", n=2)])
+    live.worker.wake()
+    finish(workshop, second)
+    assert workshop.job(first).totals.succeeded == 500
+    job = workshop.job(second)
+    assert (job.state, job.totals.succeeded, job.totals.failed) == ("completed", 99, 1)
+    assert list(workshop.errors(second)) == [("bad", "unsupported_value")]
+    row = workshop.worker(live.id)
+    assert (row.state, row.rows, row.pid) == ("ready", 64, os.getpid())
+    live.stop()
+    row = workshop.worker(live.id)
+    assert (row.state, row.end_reason, row.stale_results) == ("ended", "drained", 0)
+    assert row.busy_us > 0
+
+
+def test_a_worker_with_few_rows_does_not_wait_for_the_end_of_a_shard(
+    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = make_workshop("stub:?rows=4&step_ms=1", shard_lines=32)
+    in_hand: list[int] = []
+    claim = feeder.claim_shards
+
+    def note(*args: object) -> object:
+        leases = claim(*args)  # type: ignore[arg-type]
+        if leases:
+            query = select(func.count()).where(Shard.state == "leased")
+            in_hand.append(workshop.scalar(query))  # type: ignore[arg-type]
+        return leases
+
+    monkeypatch.setattr(feeder, "claim_shards", note)
+    job_id = workshop.make_job(128)
+    start_worker(workshop)
+    finish(workshop, job_id)
+    # Counted before each claim's commit: a shard still being run when the next is taken.
+    assert max(in_hand) >= 1
+
+
+def test_a_disturbed_run_makes_the_same_file_as_a_quiet_one(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=16&step_ms=5", shard_lines=8, grace_seconds=0.1)
+    lines = make_items(300)
+    quiet = workshop.make_job(lines)
+    live = start_worker(workshop)
+    finish(workshop, quiet)
+    disturbed = workshop.make_job(lines)
+    live.worker.wake()
+    for step in (50, 120, 190):
+        wait_until(lambda step=step: settled(workshop, disturbed) >= step)  # type: ignore[misc]
+        workshop.lapse()
+        workshop.tick()
+        live.stop()
+        live = start_worker(workshop)
+    finish(workshop, disturbed)
+    assert workshop.job(disturbed).totals.succeeded == 300
+    assert content_without_ids(workshop, disturbed) == content_without_ids(workshop, quiet)
+    assert len(workshop.usage(disturbed)) == 300
+
+
+def test_a_draining_worker_gives_back_without_penalty_within_its_grace(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=4&step_ms=200", grace_seconds=0.3)
+    job_id = workshop.make_job(100)
+    live = start_worker(workshop)
+    wait_until(lambda: settled(workshop, job_id) > 0)
+    started = time.monotonic()
+    live.stop()
+    assert time.monotonic() - started < 10
+    shards = workshop.shards(job_id)
+    assert {shard.state for shard in shards} <= {"open", "done"}
+    assert {shard.attempt for shard in shards if shard.state == "open"} == {0}
+    assert max(shard.epoch for shard in shards) >= 1
+    assert workshop.worker(live.id).state == "ended"
+    assert workshop.worker(live.id).wasted_us > 0
+
+
+def test_lines_that_end_within_the_grace_are_kept(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=8&step_ms=20", grace_seconds=20.0)
+    job_id = workshop.make_job(8)
+    live = start_worker(workshop)
+    wait_until(lambda: any(shard.state == "leased" for shard in workshop.shards(job_id)))
+    live.stop()
+    held = [shard for shard in workshop.shards(job_id) if shard.epoch > 0]
+    assert held
+    assert {shard.state for shard in held} == {"done"}
+
+
+def test_a_worker_without_a_model_can_still_be_drained(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop()
+    workshop.execute(text("UPDATE models SET retired_at = now()"))
+    live = start_worker(workshop)
+    time.sleep(0.1)
+    live.stop()
+    assert workshop.rows(select(Worker.id)) == []
+
+
+def test_a_cancel_reaches_the_engine_at_once(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=4&step_ms=100")
+    job_id = workshop.make_job(400)  # a minute's work
+    live = start_worker(workshop)
+    wait_until(lambda: settled(workshop, job_id) > 0)
+    workshop.cancel(job_id)
+    live.worker.look()
+    finish(workshop, job_id, seconds=10)
+    job = workshop.job(job_id)
+    assert job.state == "cancelled"
+    assert job.totals.failed > 300
+    assert len(workshop.usage(job_id)) == job.totals.succeeded
+    after = workshop.make_job(4)
+    live.worker.wake()
+    finish(workshop, after)
+    assert workshop.job(after).totals.succeeded == 4
+
+
+def test_urgent_work_overtakes(make_workshop: MakeWorkshop, start_worker: StartWorker) -> None:
+    workshop = make_workshop("stub:?rows=8&step_ms=30")
+    slow = workshop.make_job(400)
+    live = start_worker(workshop)
+    wait_until(lambda: settled(workshop, slow) > 0)
+    urgent = workshop.make_job(4, priority=10)
+    live.worker.wake()
+    finish(workshop, urgent)
+    assert settled(workshop, slow) < 300
+    shards = workshop.shards(slow)
+    assert max(shard.attempt for shard in shards) == 1
+    workshop.cancel(slow)
+    live.worker.look()
+    finish(workshop, slow)
+
+
+def test_a_worker_that_outlived_its_leases_doubles_nothing(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=16&step_ms=20")
+    job_id = workshop.make_job(200)
+    live = start_worker(workshop)
+    other = workshop.make_worker(pid=99)
+    for _ in range(50):
+        wait_until(lambda: any(shard.state == "leased" for shard in workshop.shards(job_id)))
+        workshop.lapse(live.id)
+        workshop.tick()
+        for lease in workshop.claim(other, shards=2):
+            workshop.run(other, [lease])
+        time.sleep(0.2)
+        if workshop.worker(live.id).stale_results or settled(workshop, job_id) == 200:
+            break
+    finish(workshop, job_id)
+    assert workshop.worker(live.id).stale_results > 0
+    assert workshop.job(job_id).totals.succeeded == 200
+    assert len(workshop.usage(job_id)) == len(workshop.results(job_id)) == 200
+    assert {row.worker_id for row in workshop.usage(job_id).values()} == {live.id, other}
+
+
+def test_a_worker_declared_dead_by_mistake_ends_and_harms_nothing(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=8&step_ms=20", heartbeat_seconds=0.2, grace_seconds=5.0)
+    job_id = workshop.make_job(150)
+    live = start_worker(workshop)
+    wait_until(lambda: settled(workshop, job_id) > 0)
+    assert workshop.report_dead(os.getpid(), socket.gethostname()) > 0
+    assert live.ended.wait(PATIENCE)
+    assert workshop.worker(live.id).state == "dead"
+    start_worker(workshop)
+    finish(workshop, job_id)
+    assert len(workshop.usage(job_id)) == workshop.job(job_id).totals.succeeded == 150
+
+
+def test_leases_stay_alive_for_as_long_as_their_worker_beats(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop(
+        "stub:?rows=4&step_ms=250", lease_seconds=1.5, heartbeat_seconds=0.2, grace_seconds=0.0
+    )
+    job_id = workshop.make_job(4)
+    orphan = workshop.make_job(4)
+    live = start_worker(workshop)
+    wait_until(lambda: {shard.state for shard in workshop.shards(job_id)} == {"leased"})
+    # A lease that the worker knows nothing of, as after a claim whose answer was lost.
+    workshop.execute(
+        update(Shard)
+        .where(Shard.job_id == orphan, Shard.state == "open")
+        .values(
+            state="leased",
+            worker_id=live.id,
+            epoch=Shard.epoch + 1,
+            attempt=Shard.attempt + 1,
+            lease_expires_at=func.now() + text("interval '1.5 seconds'"),
+        )
+    )
+
+    def both_done() -> bool:
+        workshop.tick()
+        live.worker.wake()
+        return settled(workshop, job_id) == settled(workshop, orphan) == 4
+
+    wait_until(both_done)
+    assert [shard.attempt for shard in workshop.shards(job_id)] == [1]
+    assert workshop.worker(live.id).stale_results == 0
+
+
+def test_leases_whose_lines_cannot_be_read_are_given_back(
+    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = make_workshop("stub:?rows=64")
+    read, failures = feeder.read_items, []
+
+    def fail_twice(*args: object) -> object:
+        if len(failures) < 2:
+            failures.append(args)
+            raise OperationalError("SELECT", None, Exception("the server was restarted"))
+        return read(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(feeder, "read_items", fail_twice)
+    job_id = workshop.make_job(60)
+    start_worker(workshop)
+    finish(workshop, job_id)
+    assert workshop.job(job_id).totals.succeeded == 60
+    assert {shard.attempt for shard in workshop.shards(job_id)} == {1}
+
+
+def test_lost_connections_cost_no_line_and_no_worker(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=16&step_ms=10")
+    job_id = workshop.make_job(400)
+    live = start_worker(workshop)
+    for step in (20, 100, 180, 260):
+        wait_until(lambda step=step: settled(workshop, job_id) >= step)  # type: ignore[misc]
+        with workshop.sessions.begin() as session:
+            session.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                    " AND backend_type = 'client backend'"
+                )
+            )
+    finish(workshop, job_id)
+    job = workshop.job(job_id)
+    assert (job.state, job.totals.succeeded, job.totals.failed) == ("completed", 400, 0)
+    assert len(workshop.usage(job_id)) == 400
+    assert workshop.worker(live.id).state == "ready"
+
+
+def test_a_worker_makes_room_for_a_model_that_nobody_serves(
+    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "_SWITCH_SECONDS", 0.1)
+    workshop = make_workshop()
+    done = workshop.make_job(4)
+    first = start_worker(workshop)
+    finish(workshop, done)
+    other = workshop.make_model("org/other")
+    waiting = workshop.make_job([make_item("a", model="org/other")])
+    assert first.ended.wait(PATIENCE)
+    second = start_worker(workshop)
+    finish(workshop, waiting)
+    assert workshop.worker(second.id).model_id == other.id
+
+
+def test_a_worker_asked_through_the_database_to_drain_does_so(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop()
+    live = start_worker(workshop)
+    wait_until(lambda: workshop.worker(live.id).state == "ready")
+    workshop.execute(update(Worker).values(state="draining"))
+    assert live.ended.wait(PATIENCE)
+    assert workshop.worker(live.id).state == "ended"
+
+
+def test_a_worker_commits_in_packs_and_the_last_job_asks_for_its_files(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=128", shard_lines=64)
+    job_id = workshop.make_job(128)
+    start_worker(workshop)
+    wait_until(lambda: workshop.job(job_id).state == "finalizing")
+    assert {ring.bell for ring in workshop.rings} >= {"finalise"}
+    assert workshop.scalar(select(Job.outcome)) == "completed"
+
+
+def test_every_answer_is_committed_before_its_lease_is_given_back(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=32&step_ms=2", grace_seconds=0.0)
+    job_id = workshop.make_job(600)
+    for _ in range(4):
+        live = start_worker(workshop)
+        before = settled(workshop, job_id)
+        wait_until(lambda before=before: settled(workshop, job_id) > before)  # type: ignore[misc]
+        live.stop()
+        assert workshop.worker(live.id).stale_results == 0
+        assert not any(shard.state == "leased" for shard in workshop.shards(job_id))
+    results: dict[int, FinishedItem] = workshop.results(job_id)  # type: ignore[assignment]
+    assert len(results) == len(workshop.usage(job_id))

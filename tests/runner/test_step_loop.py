@@ -1,0 +1,145 @@
+"""The thread that owns the backend, and the book of leases, without a database."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from test_line_bodies import HELLO, lease_for, line_of
+
+from runner.domain.leases import ItemInput, Lease, ShardKey
+from runner.inference.backend import LineRefusal, Outcome, Task
+from runner.inference.stub import StubBackend
+from runner.worker.lease_book import LeaseBook
+from runner.worker.lines import Ended, Revoked
+from runner.worker.step_loop import StepLoop
+from runner.worker.time_sheet import TimeSheet
+
+
+class Refusing(StubBackend):
+    """A stub that takes no line whose custom id is "no"."""
+
+    def submit(self, task: Task) -> None:
+        if task.custom_id == "no":
+            raise LineRefusal(400, "context_length_exceeded", "Too long.")
+        super().submit(task)
+
+
+class Bench:
+    """A step loop in a thread, with what it works on."""
+
+    def __init__(self, rows: int = 2, step_ms: float = 5.0) -> None:
+        self.backend = Refusing(rows, step_ms)
+        self.book = LeaseBook()
+        self.ended: queue.Queue[Ended] = queue.Queue()
+        self.times = TimeSheet()
+        self.loop = StepLoop(self.backend, self.book, self.ended, self.times)
+        self.thread = threading.Thread(target=self.loop.run)
+
+    def lease(self, shard_no: int, lines: int, priority: int = 0) -> tuple[Lease, list[Task]]:
+        base = lease_for()
+        key = ShardKey(base.key.job_id, shard_no, 1)
+        lease = replace(base, key=key, priority=priority)
+        self.book.add(lease, lines)
+        return lease, [self.task(lease, idx) for idx in range(lines)]
+
+    def task(self, lease: Lease, idx: int, custom_id: str = "a") -> Task:
+        data = line_of({"messages": HELLO, "seed": idx})
+        return self.backend.prepare(lease, ItemInput(idx, custom_id, data))
+
+    def next(self) -> Ended:
+        return self.ended.get(timeout=10)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    if not bench.thread.is_alive():
+        bench.thread.start()
+    bench.loop.stop()
+    bench.thread.join(10)
+    assert not bench.thread.is_alive()
+
+
+def test_tasks_run_by_priority_then_arrival(bench: Bench) -> None:
+    _, low = bench.lease(0, 3)
+    _, high = bench.lease(1, 2, priority=5)
+    bench.loop.submit(low)
+    bench.loop.submit(high)
+    bench.thread.start()
+    ended = [bench.next() for _ in range(5)]
+    priorities = [outcome.task.lease.priority for outcome in ended if isinstance(outcome, Outcome)]
+    assert priorities == [5, 5, 0, 0, 0]
+
+
+def test_the_end_of_a_lease_follows_its_last_outcome(bench: Bench) -> None:
+    kept, some = bench.lease(0, 2)
+    gone, others = bench.lease(1, 40)
+    bench.loop.submit([*some, *others])
+    bench.thread.start()
+    seen = [bench.next(), bench.next()]
+    bench.book.drop([gone.key])
+    bench.loop.revoke({gone.key}, release=True)
+    while not isinstance(entry := bench.next(), Revoked):
+        seen.append(entry)
+    assert entry == Revoked(frozenset({gone.key}), release=True)
+    assert bench.backend.unfinished == 0
+    assert len(seen) < 42
+    assert bench.ended.empty()
+    assert bench.book.keys() == {kept.key}
+
+
+def test_a_line_the_backend_does_not_take_ends_alone(bench: Bench) -> None:
+    lease, tasks = bench.lease(0, 2)
+    bench.loop.submit([bench.task(lease, 9, "no"), *tasks])
+    bench.thread.start()
+    ended = [entry for entry in (bench.next() for _ in range(3)) if isinstance(entry, Outcome)]
+    refused = [entry for entry in ended if isinstance(entry.answer, LineRefusal)]
+    assert [entry.task.idx for entry in refused] == [9]
+    assert len(ended) == 3
+
+
+def test_what_is_not_held_any_more_is_not_begun(bench: Bench) -> None:
+    gone, tasks = bench.lease(0, 3)
+    _, others = bench.lease(1, 1)
+    bench.book.drop([gone.key])
+    bench.loop.submit(tasks)
+    bench.loop.submit(others)
+    bench.thread.start()
+    entry = bench.next()
+    assert isinstance(entry, Outcome)
+    assert entry.task.lease.key.shard_no == 1
+
+
+def test_wall_time_is_busy_or_idle_and_aborted_work_is_wasted(bench: Bench) -> None:
+    lease, tasks = bench.lease(0, 8)
+    bench.thread.start()
+    bench.loop.submit(tasks)
+    bench.next()
+    bench.book.drop([lease.key])
+    bench.loop.revoke({lease.key}, release=False)
+    while not isinstance(bench.next(), Revoked):
+        pass
+    times = bench.times.read()
+    assert times.busy_us > 0
+    assert times.wasted_us > 0
+
+
+def test_the_book_gives_up_only_what_has_not_begun_and_is_not_urgent() -> None:
+    book = LeaseBook()
+    started, waiting, urgent = (
+        replace(lease_for(), key=ShardKey(lease_for().key.job_id, n, 1), priority=priority)
+        for n, priority in ((0, 0), (1, 0), (2, 5))
+    )
+    for lease in (started, waiting, urgent):
+        book.add(lease, 4)
+    assert book.start(started.key)
+    assert book.drop_unstarted(above=0) == {waiting.key}
+    assert book.keys() == {started.key, urgent.key}
+    assert not book.start(waiting.key)
+    assert book.lines == 8
+    book.finish([started.key, started.key, waiting.key])
+    assert book.lines == 6
+    assert book.drop([started.key, waiting.key]) == {started.key}
