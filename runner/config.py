@@ -34,8 +34,8 @@ class Settings(BaseSettings):
     device: str = "cpu"
     dtype: str = "auto"
     memory_utilization: float = Field(default=0.5, gt=0, lt=1)
-    max_num_seqs: int = Field(default=64, gt=0)
-    max_num_batched_tokens: int = Field(default=512, gt=0)
+    max_num_seqs: int | None = Field(default=None, gt=0)  # None: by device
+    max_num_batched_tokens: int | None = Field(default=None, gt=0)
     log_format: str = Field(default="console", pattern="^(console|json)$")
 
     @property

@@ -8,13 +8,13 @@ guilty line stands alone and fails as ``engine_crash``. Innocent halves complete
 from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, insert, select
+from sqlalchemy import ColumnElement, func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from runner.db.models import Job, Result, Shard, WorkItem
+from runner.db.models import Job, Result, Shard, Worker, WorkItem
 from runner.domain.answers import error_body, refusal_line
 from runner.domain.ids import item_id
-from runner.domain.states import JobState, ShardState
+from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
 from runner.doorbell import Bell, ring
 
 _SUSPECT_AFTER = 2  # lost workers
@@ -27,8 +27,15 @@ def requeue_leases_of(session: Session, worker_id: UUID) -> int:
 
 
 def requeue_expired_leases(session: Session) -> int:
-    """Free every shard whose lease has lapsed: its worker is dead, stopped or cut off."""
-    return _requeue(session, Shard.lease_expires_at < func.now())
+    """Free every shard whose lease has lapsed: its worker is dead, stopped or cut off.
+
+    Those of workers known to be gone go too. A last transaction of theirs may have held the locks
+    of some when the death was told.
+    """
+    is_gone = select(Worker.id).where(
+        Worker.id == Shard.worker_id, Worker.state.not_in(LIVE_WORKER_STATES)
+    )
+    return _requeue(session, or_(Shard.lease_expires_at < func.now(), is_gone.exists()))
 
 
 def _requeue(session: Session, condition: ColumnElement[bool]) -> int:

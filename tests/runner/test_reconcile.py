@@ -96,6 +96,22 @@ def test_a_worker_that_is_silent_for_a_lease_is_buried(workshop: Workshop) -> No
     assert workshop.shards(job_id)[0].state == "open"
 
 
+def test_a_lease_that_a_dead_workers_last_transaction_locks_is_freed_at_the_next_tick(
+    workshop: Workshop,
+) -> None:
+    job_id = workshop.make_job(8)
+    worker_id = workshop.make_worker(pid=5)
+    first, _ = workshop.claim(worker_id, shards=2)
+    with workshop.sessions() as session:
+        query = select(Shard).where(Shard.shard_no == first.key.shard_no)
+        session.execute(query.with_for_update())
+        assert workshop.report_dead(pid=5) == 1
+    assert [shard.state for shard in workshop.shards(job_id)] == ["leased", "open"]
+    workshop.tick()
+    shards = workshop.shards(job_id)
+    assert [(shard.state, shard.attempt) for shard in shards] == [("open", 1), ("open", 1)]
+
+
 def test_an_overdue_job_is_stopped_and_closed_by_ticks_alone(workshop: Workshop) -> None:
     job_id = workshop.make_job(4)
     workshop.execute(update(Job).values(expires_at=func.now()))

@@ -1,7 +1,7 @@
 """The backend that runs our own engine in this process."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
@@ -96,15 +96,28 @@ class LocalBackend:
         return Outcome(task, Completion(output.text, output.finish_reason.value), metrics)
 
 
+@dataclass(frozen=True, slots=True)
+class _DeviceDefaults:
+    """Rows and tokens of a step. On a CPU a step must end within a second, to hear a cancel."""
+
+    rows: int
+    tokens: int
+
+
+_DEFAULTS = {"cpu": _DeviceDefaults(rows=64, tokens=256)}
+_ACCELERATOR = _DeviceDefaults(rows=256, tokens=8192)
+
+
 def engine_config(folder: Path, settings: Settings) -> EngineConfig:
     """The engine's settings, from ours."""
+    defaults = _DEFAULTS.get(settings.device.partition(":")[0], _ACCELERATOR)
     return EngineConfig(
         model=folder,
         device=settings.device,
         dtype=settings.dtype,
         memory_utilization=settings.memory_utilization,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs or defaults.rows,
+        max_num_batched_tokens=settings.max_num_batched_tokens or defaults.tokens,
     )
 
 

@@ -1,0 +1,30 @@
+"""All tables. Rules that must always hold are constraints here, not habits of the code."""
+
+from runner.db.models.base import Base
+from runner.db.models.events import AuditEntry, OutboxEvent
+from runner.db.models.files import File, FileChunk, FileIndex
+from runner.db.models.jobs import Job, JobError
+from runner.db.models.registry import Model, Price
+from runner.db.models.tenants import ApiKey, Project
+from runner.db.models.work import Result, Shard, Usage, WorkItem
+from runner.db.models.workers import Worker
+
+__all__ = [
+    "ApiKey",
+    "AuditEntry",
+    "Base",
+    "File",
+    "FileChunk",
+    "FileIndex",
+    "Job",
+    "JobError",
+    "Model",
+    "OutboxEvent",
+    "Price",
+    "Project",
+    "Result",
+    "Shard",
+    "Usage",
+    "WorkItem",
+    "Worker",
+]

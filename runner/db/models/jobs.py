@@ -1,0 +1,115 @@
+"""Jobs, and the faults of their files."""
+
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import (
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import BigInteger, SmallInteger
+
+from runner.db.models.base import Base, one_of
+from runner.domain.ids import new_uuid
+from runner.domain.states import JobState
+
+_JOB_TIMES = " AND ".join(
+    f"(state <> '{state}' OR {state}_at IS NOT NULL)"
+    for state in JobState
+    if state is not JobState.VALIDATING
+)
+
+
+class Job(Base):
+    """One submitted file and its life."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        CheckConstraint(one_of("state", JobState), name="state"),
+        CheckConstraint(_JOB_TIMES, name="times"),
+        CheckConstraint(
+            "outcome IS NULL OR outcome IN ('completed', 'expired', 'cancelled')", name="outcome"
+        ),
+        CheckConstraint("on_invalid IN ('fail', 'skip')", name="on_invalid"),
+        CheckConstraint("priority BETWEEN -100 AND 100", name="priority"),
+        CheckConstraint("total_items >= 0 AND invalid_items >= 0", name="counts"),
+        Index("ix_jobs_project_id_id", "project_id", "id"),
+        Index(
+            "ix_jobs_live",
+            "state",
+            postgresql_where=text(
+                "state IN ('validating','in_progress','finalizing','cancelling')"
+            ),
+        ),
+        Index(
+            "uq_jobs_idempotency",
+            "api_key_id",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key IS NOT NULL"),
+        ),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=new_uuid)
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id"))
+    api_key_id: Mapped[UUID | None] = mapped_column(ForeignKey("api_keys.id"))
+    input_file_id: Mapped[UUID] = mapped_column(ForeignKey("files.id"), index=True)
+    endpoint: Mapped[str]
+    completion_window: Mapped[str]
+    job_metadata: Mapped[dict[str, str] | None] = mapped_column(
+        "metadata", JSONB(none_as_null=True)
+    )
+    priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    on_invalid: Mapped[str] = mapped_column(server_default="fail")
+    output_expires_seconds: Mapped[int | None]
+    idempotency_key: Mapped[str | None]
+    request_sha256: Mapped[bytes]
+
+    state: Mapped[str]
+    outcome: Mapped[str | None]  # what finalising or cancelling will end in
+    model_id: Mapped[UUID | None] = mapped_column(ForeignKey("models.id"))
+    total_items: Mapped[int | None]
+    invalid_items: Mapped[int] = mapped_column(server_default="0")
+    error_count: Mapped[int] = mapped_column(server_default="0")
+    output_file_id: Mapped[UUID] = mapped_column(default=new_uuid)
+    error_file_id: Mapped[UUID] = mapped_column(default=new_uuid)
+    output_lines: Mapped[int | None]  # known once ended
+    error_lines: Mapped[int | None]
+    prompt_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    output_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    billed_nano: Mapped[int | None] = mapped_column(BigInteger)
+    run_cost_nano: Mapped[int | None] = mapped_column(BigInteger)
+
+    ingest_epoch: Mapped[int] = mapped_column(server_default="0")
+    ingest_expires_at: Mapped[datetime | None]
+
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    in_progress_at: Mapped[datetime | None]
+    finalizing_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime]
+    expired_at: Mapped[datetime | None]
+    cancelling_at: Mapped[datetime | None]
+    cancelled_at: Mapped[datetime | None]
+
+
+class JobError(Base):
+    """A fault found while validating a job's file (the first 1,000 are kept)."""
+
+    __tablename__ = "job_errors"
+
+    job_id: Mapped[UUID] = mapped_column(
+        ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True
+    )
+    error_no: Mapped[int] = mapped_column(primary_key=True)
+    code: Mapped[str]
+    message: Mapped[str]
+    line: Mapped[int | None]
+    param: Mapped[str | None]

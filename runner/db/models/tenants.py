@@ -1,0 +1,49 @@
+"""Projects and their API keys."""
+
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import (
+    CheckConstraint,
+    ForeignKey,
+    UniqueConstraint,
+    func,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from runner.db.models.base import Base
+from runner.domain.ids import new_uuid
+
+
+class Project(Base):
+    """A tenant: everything else belongs to one."""
+
+    __tablename__ = "projects"
+    __table_args__ = (
+        UniqueConstraint("name"),
+        CheckConstraint("char_length(name) BETWEEN 1 AND 100", name="name_length"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=new_uuid)
+    name: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class ApiKey(Base):
+    """A bearer key; only its SHA-256 is kept."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        UniqueConstraint("secret_sha256"),
+        CheckConstraint("octet_length(secret_sha256) = 32", name="hash_length"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=new_uuid)
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id"), index=True)
+    name: Mapped[str]
+    hint: Mapped[str]  # the first letters, to tell keys apart
+    secret_sha256: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]

@@ -1,0 +1,143 @@
+"""The four tables that grow with every line, partitioned by job: old work leaves by dropping a
+partition."""
+
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import (
+    CheckConstraint,
+    Index,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import BigInteger, SmallInteger
+
+from runner.db.models.base import Base, one_of
+from runner.domain.states import ShardState
+
+PARTITIONED = {"postgresql_partition_by": "RANGE (job_id)"}
+
+
+class WorkItem(Base):
+    """One line of a job; written once at ingest, never updated."""
+
+    __tablename__ = "work_items"
+    __table_args__ = (
+        CheckConstraint("idx >= 0 AND byte_offset >= 0 AND byte_length > 0", name="place"),
+        PARTITIONED,
+    )
+
+    job_id: Mapped[UUID] = mapped_column(primary_key=True)
+    idx: Mapped[int] = mapped_column(primary_key=True)
+    custom_id: Mapped[str]
+    byte_offset: Mapped[int] = mapped_column(BigInteger)
+    byte_length: Mapped[int]
+
+
+class Shard(Base):
+    """A few dozen lines of one job, leased together; the only thing that changes hands.
+
+    ``epoch`` grows with each lease and never falls: it is the fencing token. ``attempt`` counts the
+    leases that were not given back unharmed.
+    """
+
+    __tablename__ = "shards"
+    __table_args__ = (
+        CheckConstraint(one_of("state", ShardState), name="state"),
+        CheckConstraint(
+            "(state = 'leased') = (worker_id IS NOT NULL AND lease_expires_at IS NOT NULL)",
+            name="lease",
+        ),
+        CheckConstraint("cardinality(idx) > 0", name="not_empty"),
+        CheckConstraint(
+            "succeeded >= 0 AND failed >= 0 AND succeeded + failed <= cardinality(idx)",
+            name="counts",
+        ),
+        CheckConstraint(
+            "state <> 'done' OR succeeded + failed = cardinality(idx)", name="done_is_complete"
+        ),
+        Index(
+            "ix_shards_open",
+            "job_id",
+            "suspect",
+            "shard_no",
+            postgresql_where=text("state = 'open'"),
+        ),
+        Index("ix_shards_leased", "worker_id", postgresql_where=text("state = 'leased'")),
+        PARTITIONED,
+    )
+
+    job_id: Mapped[UUID] = mapped_column(primary_key=True)
+    shard_no: Mapped[int] = mapped_column(primary_key=True)
+    model_id: Mapped[UUID]
+    price_id: Mapped[UUID]
+    idx: Mapped[list[int]]
+    state: Mapped[str]
+    epoch: Mapped[int] = mapped_column(server_default="0")
+    attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    suspect: Mapped[bool] = mapped_column(server_default=text("false"))
+    not_before: Mapped[datetime | None]
+    worker_id: Mapped[UUID | None]
+    lease_expires_at: Mapped[datetime | None]
+    succeeded: Mapped[int] = mapped_column(server_default="0")
+    failed: Mapped[int] = mapped_column(server_default="0")
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    cached_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    output_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    billed_nano: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    run_cost_nano: Mapped[int] = mapped_column(BigInteger, server_default="0")
+
+
+class Result(Base):
+    """The terminal answer of an item: its complete line of the output or error file."""
+
+    __tablename__ = "results"
+    __table_args__ = (
+        CheckConstraint("octet_length(line) > 2", name="line_not_empty"),
+        Index("ix_results_failed", "job_id", "idx", postgresql_where=text("failed")),
+        PARTITIONED,
+    )
+
+    job_id: Mapped[UUID] = mapped_column(primary_key=True)
+    idx: Mapped[int] = mapped_column(primary_key=True)
+    failed: Mapped[bool]
+    epoch: Mapped[int]  # of the lease that was live at the commit; 0 for a line refused at ingest
+    line: Mapped[bytes]
+
+
+class Usage(Base):
+    """The ledger: what one accepted item used and cost. No foreign key: it outlives everything."""
+
+    __tablename__ = "usage"
+    __table_args__ = (
+        CheckConstraint(
+            "cached_tokens BETWEEN 0 AND prompt_tokens AND output_tokens >= 0 AND device_us >= 0"
+            " AND billed_nano >= 0 AND run_cost_nano >= 0",
+            name="quantities",
+        ),
+        PARTITIONED,
+    )
+
+    job_id: Mapped[UUID] = mapped_column(primary_key=True)
+    idx: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[UUID]
+    api_key_id: Mapped[UUID | None]
+    model_id: Mapped[UUID]
+    price_id: Mapped[UUID]
+    worker_id: Mapped[UUID]
+    attempt: Mapped[int] = mapped_column(SmallInteger)
+    prompt_tokens: Mapped[int]
+    cached_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    queue_us: Mapped[int] = mapped_column(BigInteger)
+    prefill_us: Mapped[int] = mapped_column(BigInteger)
+    first_token_us: Mapped[int] = mapped_column(BigInteger)
+    decode_us: Mapped[int] = mapped_column(BigInteger)
+    total_us: Mapped[int] = mapped_column(BigInteger)
+    device_us: Mapped[int] = mapped_column(BigInteger)
+    preemptions: Mapped[int]
+    recomputed_tokens: Mapped[int]
+    billed_nano: Mapped[int] = mapped_column(BigInteger)
+    run_cost_nano: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -1,0 +1,184 @@
+"""Doorbells over the real broker, to a real Celery process, also after the broker forgot all."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from sqlalchemy import func, select, update
+from workshop import Workshop
+
+from runner.celery_app import CPU_QUEUE, ENGINE_QUEUE, create_celery
+from runner.config import Settings
+from runner.db.models import Worker
+from runner.doorbell import Bell, Ring
+from runner.runtime import Runtime, open_runtime
+
+PATIENCE = 60.0
+
+
+def wait_until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def runtime(settings: Settings, broker_url: str) -> Iterator[Runtime]:
+    runtime = open_runtime(settings.model_copy(update={"broker_url": broker_url}))
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def shop(runtime: Runtime) -> Workshop:
+    """A workshop whose rings go out over the broker."""
+    return Workshop(runtime.sessions, runtime.settings)
+
+
+class CeleryProcess:
+    """One Celery worker: both queues and an engine, so that both kinds of rings reach it."""
+
+    def __init__(self, runtime: Runtime, log: Path) -> None:
+        self._log = log
+        settings = runtime.settings
+        words = ("-m", "celery", "-A", "runner.tasks", "worker", "--engine", "--pool", "threads")
+        more = ("--concurrency", "2", "-Q", f"{CPU_QUEUE},{ENGINE_QUEUE}", "-n", "one@%h")
+        quiet = ("--without-gossip", "--without-mingle")
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                (sys.executable, *words, *more, *quiet),
+                env=os.environ
+                | {
+                    "DATABASE_URL": str(settings.database_url),
+                    "BROKER_URL": str(settings.broker_url),
+                    "TOKENMILL_DATA_DIR": str(settings.data_dir),
+                    "TOKENMILL_GRACE_SECONDS": "1",
+                },
+                stdout=output,
+                stderr=output,
+            )
+
+    def heard(self, bell: Bell) -> int:
+        """How often it has run the task of a bell."""
+        return self._log.read_text().count(f"Task tokenmill.{bell}[")
+
+    def ran(self, bell: Bell) -> int:
+        return sum(
+            f"Task tokenmill.{bell}[" in line and "succeeded" in line
+            for line in self._log.read_text().splitlines()
+        )
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(PATIENCE)
+
+
+@pytest.fixture
+def celery_process(runtime: Runtime, shop: Workshop, tmp_path: Path) -> Iterator[CeleryProcess]:
+    process = CeleryProcess(runtime, tmp_path / "celery.log")
+    try:
+        ready = select(func.count()).where(Worker.state == "ready")
+        wait_until(lambda: process.process.poll() is None and shop.scalar(ready))
+        wait_until(lambda: "ready." in (tmp_path / "celery.log").read_text())
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.process.kill()
+            process.process.wait()
+
+
+def test_every_setting_that_correctness_rests_on_is_set(broker_url: str) -> None:
+    conf = create_celery(broker_url, tick_seconds=5.0).conf
+    assert (conf.task_serializer, conf.result_serializer) == ("json", "json")
+    assert list(conf.accept_content) == ["json"]
+    assert conf.task_acks_late is False
+    assert conf.task_ignore_result is True
+    assert conf.result_backend is None
+    assert conf.worker_disable_prefetch is True
+    assert conf.worker_send_task_events is False
+    assert conf.task_create_missing_queues is False
+    assert conf.broker_connection_max_retries is None
+    assert conf.broker_connection_retry_on_startup is True
+    assert conf.beat_schedule["tick"]["options"]["expires"] == 5.0
+    options = conf.broker_transport_options
+    assert options["global_keyprefix"] == "tokenmill:"
+    assert options["socket_keepalive"] is True
+    assert {"health_check_interval", "socket_timeout", "socket_connect_timeout"} <= set(options)
+
+
+def test_a_ring_carries_ids_only_and_expires(runtime: Runtime, shop: Workshop) -> None:
+    job_id = shop.make_job([b"my secret prompt"], ingested=False)
+    address = str(runtime.settings.broker_url)
+    with redis.Redis.from_url(address, decode_responses=True) as client:
+        (message,) = client.lrange("tokenmill:cpu", 0, -1)
+    assert str(job_id) in runtime.celery.loader.__class__.__name__ + _decoded(message)
+    assert "secret" not in message
+    assert "secret" not in _decoded(message)
+    assert '"expires": "' in message
+    assert '"content-type": "application/json"' in message
+
+
+def _decoded(message: str) -> str:
+    import base64
+    import json
+
+    return base64.b64decode(json.loads(message)["body"]).decode()
+
+
+def test_a_broker_that_is_gone_costs_the_caller_no_job(settings: Settings) -> None:
+    runtime = open_runtime(settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0"}))
+    try:
+        shop = Workshop(runtime.sessions, runtime.settings)
+        started = time.monotonic()
+        job_id = shop.make_job(3, ingested=False)
+        assert time.monotonic() - started < 30
+        assert shop.job(job_id).state == "validating"
+    finally:
+        runtime.close()
+
+
+def test_rings_still_arrive_after_the_broker_has_forgotten_everything(
+    shop: Workshop, celery_process: CeleryProcess, broker_url: str
+) -> None:
+    for number in (1, 2):
+        ingests, wakes, cancels = (
+            celery_process.ran(bell) for bell in (Bell.INGEST, Bell.WAKE, Bell.CANCEL)
+        )
+        # Nothing ticks here: only the doorbell can have the file read and the shards run.
+        job_id = shop.make_job(10, ingested=False)
+        wait_until(lambda job_id=job_id: shop.job(job_id).state == "completed")  # type: ignore[misc]
+        assert shop.job(job_id).totals.succeeded == 10
+        assert celery_process.ran(Bell.INGEST) > ingests
+        wait_until(lambda wakes=wakes: celery_process.ran(Bell.WAKE) > wakes)  # type: ignore[misc]
+        stopped = shop.make_job(10, ingested=False)
+        wait_until(lambda job_id=stopped: shop.job(job_id).state.is_terminal or shop.cancel(job_id))  # type: ignore[misc]
+        assert celery_process.ran(Bell.CANCEL) >= cancels
+        if number == 1:
+            with redis.Redis.from_url(broker_url) as client:
+                client.flushall()
+    assert celery_process.stop() == 0
+    assert shop.scalar(select(func.count()).where(Worker.state == "ended")) == 1
+
+
+def test_a_celery_process_dies_in_order_and_gives_back_what_it_held(
+    shop: Workshop, celery_process: CeleryProcess
+) -> None:
+    slow = "stub:?rows=2&step_ms=200"
+    shop.execute(update(Worker).values(state="draining"))
+    assert celery_process.process.wait(PATIENCE) == 0
+    shop.make_model("org/stub", slow)
+    assert shop.scalar(select(Worker.state)) == "ended"
+
+
+def test_a_ring_needs_no_queue_to_be_there_already(runtime: Runtime) -> None:
+    from runner.celery_app import send_ring
+
+    for bell in Bell:
+        send_ring(runtime.celery, Ring(bell))
