@@ -26,7 +26,8 @@ from runner.domain.ids import JobId, ProjectId
 from runner.domain.lines import ENDPOINTS
 from runner.runtime import Runtime
 from runner.services import contents, files, jobs, keys, reports
-from runner.services.jobs import JobRecord, NewJob
+from runner.services.job_records import JobRecord
+from runner.services.jobs import NewJob
 from runner.services.keys import Caller
 
 app = typer.Typer(help="Jobs: one submitted file and its life.", no_args_is_help=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from runner.cli.console import progress_console
-from runner.services.jobs import JobRecord
+from runner.services.job_records import JobRecord
 
 _POLL_SECONDS = 0.5
 _PLAIN_SECONDS = 10.0

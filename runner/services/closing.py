@@ -14,7 +14,8 @@ from runner.domain.states import PENDING_SHARD_STATES, JobState, ShardState
 from runner.doorbell import Bell, ring
 from runner.services.contents import ERROR, OUTPUT, ViewSize, index_view
 from runner.services.files import OUTPUT_PURPOSE
-from runner.services.jobs import Totals, announce_end, drop_open_shards, running_totals
+from runner.services.job_records import Totals, running_totals
+from runner.services.jobs import announce_end, drop_open_shards
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from runner.db.models import Usage
 from runner.domain.ids import ProjectId
-from runner.services.jobs import JobRecord, get_job
+from runner.services.job_records import JobRecord
+from runner.services.jobs import get_job
 
 
 @dataclass(frozen=True, slots=True)

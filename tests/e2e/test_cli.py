@@ -29,7 +29,8 @@ def test_submit_waits_saves_and_reports(server: Server, input_file: Path, tmp_pa
     job = run_cli(server.data_dir, "submit", str(input_file), "--wait", "--output", str(output))
     assert job["state"] == "completed"
     assert job["totals"]["succeeded"] == 3
-    assert [json.loads(line)["custom_id"] for line in output.read_text().splitlines()] == ["r0", "r1", "r2"]
+    saved = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["custom_id"] for line in saved] == ["r0", "r1", "r2"]
     shown = run_cli(server.data_dir, "jobs", "show", job["id"])
     assert shown["report"]["billed_lines"] == 3
     assert shown["report"]["total"]["p99"] > 0

@@ -22,7 +22,8 @@ from runner.services.closing import close_if_drained, close_job
 from runner.services.contents import open_content, read_view
 from runner.services.ingest import run_ingest
 from runner.services.items import read_items
-from runner.services.jobs import JobRecord, NewJob
+from runner.services.job_records import JobRecord
+from runner.services.jobs import NewJob
 from runner.services.results import CommitOutcome, commit_results
 from runner.worker.lines import finished_outcome, finished_refusal
 

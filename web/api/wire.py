@@ -11,7 +11,7 @@ from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, FileId, JobId, decode, en
 from runner.domain.intake import LineFault
 from runner.domain.pricing import NANO
 from runner.services.files import FileRecord
-from runner.services.jobs import JobRecord, Totals
+from runner.services.job_records import JobRecord, Totals
 from runner.services.models import ModelRecord
 
 OWNER = "tokenmill"
