@@ -13,6 +13,7 @@ from runner.doorbell import Bell, Ring
 CPU_QUEUE = "cpu"
 ENGINE_QUEUE = "engine"
 _EXPIRES_SECONDS = 60
+_HOUSE_SECONDS = 3_600.0
 
 
 def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
@@ -53,7 +54,12 @@ def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
                 "task": "tokenmill.tick",
                 "schedule": tick_seconds,
                 "options": {"queue": CPU_QUEUE, "expires": tick_seconds},
-            }
+            },
+            "keep_house": {
+                "task": "tokenmill.keep_house",
+                "schedule": _HOUSE_SECONDS,
+                "options": {"queue": CPU_QUEUE, "expires": _HOUSE_SECONDS},
+            },
         },
     )
     return app
@@ -62,10 +68,15 @@ def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
 def send_ring(app: Celery, ring: Ring) -> None:
     """Publish one ring, giving up quickly: whoever rings must not wait for a broker."""
     to_engines = ring.bell in (Bell.WAKE, Bell.CANCEL)
+    queue = ENGINE_QUEUE if to_engines else CPU_QUEUE
+    # Celery declares no fan-out where it publishes, and kombu takes an exchange that is not
+    # declared for a direct one: the ring would be put into lists that nobody reads.
+    declare = [app.amqp.queues[queue].exchange] if to_engines else None
     app.send_task(
         f"tokenmill.{ring.bell}",
         args=[] if ring.job_id is None else [str(ring.job_id)],
-        queue=ENGINE_QUEUE if to_engines else CPU_QUEUE,
+        queue=queue,
+        declare=declare,
         expires=_EXPIRES_SECONDS,
         ignore_result=True,
         retry=False,

@@ -23,6 +23,7 @@ from runner.services.files import FileRecord, read_file
 OUTPUT, ERROR = "output", "error"
 INDEX_LINES = 1024  # lines of the input per entry of the byte index
 _PAGE_LINES = 256
+_PAGE_ITEMS = 2048  # of lines without an answer: an id each
 _UNFINISHED_CODES = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
 
 NumberedLine = tuple[int, bytes]
@@ -104,17 +105,24 @@ def _unfinished(
     while True:
         query = (
             select(WorkItem.idx, WorkItem.custom_id)
-            .where(WorkItem.job_id == job_id, WorkItem.idx > after, _has_no_result())
+            .where(WorkItem.job_id == job_id, WorkItem.idx > after)
             .order_by(WorkItem.idx)
-            .limit(_PAGE_LINES)
+            .limit(_PAGE_ITEMS)
         )
         with sessions() as session:
             rows = session.execute(query).all()
+            last = rows[-1].idx if rows else after
+            # Asked apart: an anti-join would read all results of the job for each page.
+            known = select(Result.idx).where(
+                Result.job_id == job_id, Result.idx > after, Result.idx <= last
+            )
+            done = set(session.scalars(known))
         for row in rows:
-            yield row.idx, unfinished_line(item_id(job_id, row.idx), row.custom_id, code)
-        if len(rows) < _PAGE_LINES:
+            if row.idx not in done:
+                yield row.idx, unfinished_line(item_id(job_id, row.idx), row.custom_id, code)
+        if len(rows) < _PAGE_ITEMS:
             return
-        after = rows[-1].idx
+        after = last
 
 
 def _measure_stored(session: Session, job_id: UUID, view: str) -> tuple[int, Counter[int]]:

@@ -9,6 +9,7 @@ from runner.doorbell import Bell, Ring
 from runner.services.closing import CountsDiffer, close_if_drained, close_job
 from runner.services.leases import give_back
 from runner.services.recovery import requeue_leases_of
+from runner.services.results import commit_results
 
 
 def events(workshop: Workshop) -> list[str]:
@@ -108,8 +109,6 @@ def test_two_workers_that_end_the_last_shards_at_once_leave_nothing_open(
     job_id = workshop.make_job(8)
     one, other = workshop.make_worker(1), workshop.make_worker(2)
     (first,), (second,) = workshop.claim(one), workshop.claim(other)
-    from runner.services.results import commit_results
-
     with workshop.sessions.begin() as a, workshop.sessions.begin() as b:
         commit_results(a, one, workshop.answer(first))
         commit_results(b, other, workshop.answer(second))

@@ -37,6 +37,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """An index entry per eight lines and pages of five, so that few lines have many of them."""
     monkeypatch.setattr(contents, "INDEX_LINES", 8)
     monkeypatch.setattr(contents, "_PAGE_LINES", 5)
+    monkeypatch.setattr(contents, "_PAGE_ITEMS", 6)
 
 
 def finished_job(workshop: Workshop, lines: int = 40) -> JobId:

@@ -17,7 +17,7 @@ from workshop import Workshop, make_item, make_items
 from runner.db.models import Job, Shard, Worker
 from runner.domain.ids import WorkerId, encode
 from runner.domain.leases import FinishedItem
-from runner.doorbell import Bell, Ring, connect_doorbell
+from runner.doorbell import Bell, Ring
 from runner.worker import feeder, keeper
 from runner.worker.engine_worker import EngineWorker
 
@@ -84,7 +84,7 @@ def start_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartWorker]:
         known = frozenset(row.id for row in workshop.rows(select(Worker.id)))
         live = LiveWorker(worker, workshop, known, ended)
         started.append(live)
-        connect_doorbell(workshop.sessions, partial(hear, worker))
+        workshop.listeners.append(partial(hear, worker))
         worker.start()
         return live
 
@@ -231,7 +231,7 @@ def test_a_cancel_reaches_the_engine_at_once(
 ) -> None:
     workshop = make_workshop("stub:?rows=4&step_ms=100")
     job_id = workshop.make_job(400)  # a minute's work
-    live = start_worker(workshop)
+    start_worker(workshop)
     wait_until(lambda: settled(workshop, job_id) > 0)
     workshop.cancel(job_id)
     finish(workshop, job_id, seconds=10)
@@ -247,7 +247,7 @@ def test_a_cancel_reaches_the_engine_at_once(
 def test_urgent_work_overtakes(make_workshop: MakeWorkshop, start_worker: StartWorker) -> None:
     workshop = make_workshop("stub:?rows=8&step_ms=30")
     slow = workshop.make_job(400)
-    live = start_worker(workshop)
+    start_worker(workshop)
     wait_until(lambda: settled(workshop, slow) > 0)
     urgent = workshop.make_job(4, priority=10)
     finish(workshop, urgent)

@@ -17,6 +17,7 @@ from runner.domain.states import JobState
 from runner.doorbell import Bell, Ring
 from runner.services import ingest as ingest_service
 from runner.services.files import delete_file
+from runner.services.models import PriceList, set_price
 
 MakeWorkshop = Callable[..., Workshop]
 
@@ -298,6 +299,14 @@ def test_a_reader_tells_that_it_reads_also_where_lines_are_few_and_long(
     assert len(renewals) >= 5
 
 
+def test_a_file_that_has_ended_many_readers_is_given_up(workshop: Workshop) -> None:
+    job_id = workshop.make_job(5, ingested=False)
+    workshop.execute(update(Job).values(ingest_epoch=ingest_service._MOST_READS))
+    assert workshop.ingest(job_id)
+    assert workshop.job(job_id).state == JobState.FAILED
+    assert codes(workshop, job_id) == [("internal_error", None)]
+
+
 def test_a_reader_that_was_overtaken_leaves_nothing(
     make_workshop: MakeWorkshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,8 +324,6 @@ def test_the_price_is_that_of_the_jobs_creation(workshop: Workshop) -> None:
     job_id = workshop.make_job(1, ingested=False)
     before = workshop.scalar(text("SELECT id FROM prices"))
     with workshop.sessions.begin() as session:
-        from runner.services.models import PriceList, set_price
-
         set_price(session, workshop.model.id, PriceList(output_nano_per_million=1))
     workshop.ingest(job_id)
     assert {shard.price_id for shard in workshop.shards(job_id)} == {before}

@@ -1,6 +1,7 @@
 """The ticks that make up for every lost message and every silent death."""
 
 from datetime import timedelta
+from threading import Thread
 
 from sqlalchemy import func, select, update
 from workshop import Workshop
@@ -8,6 +9,7 @@ from workshop import Workshop
 from runner.db.models import Job, OutboxEvent, Shard, Worker
 from runner.doorbell import Bell, Ring
 from runner.services.reconcile import keep_house
+from runner.services.results import commit_results
 
 
 def heard_in_a_tick(workshop: Workshop) -> list[Ring]:
@@ -43,8 +45,6 @@ def test_a_job_whose_last_worker_died_before_it_could_ask_is_closed(workshop: Wo
     job_id = workshop.make_job(4)
     worker_id = workshop.make_worker()
     (lease,) = workshop.claim(worker_id)
-    from runner.services.results import commit_results
-
     with workshop.sessions.begin() as session:
         commit_results(session, worker_id, workshop.answer(lease))
     assert workshop.job(job_id).state == "in_progress"
@@ -131,8 +131,6 @@ def test_a_tick_with_nothing_to_do_rings_nobody(workshop: Workshop) -> None:
 
 
 def test_two_reconcilers_at_once_do_no_harm(workshop: Workshop) -> None:
-    from threading import Thread
-
     job_ids = [workshop.make_job(8) for _ in range(3)]
     worker_id = workshop.make_worker()
     workshop.claim(worker_id, shards=6)

@@ -13,8 +13,9 @@ from runner.db.copy import copy_rows
 from runner.db.models import Job, Shard
 from runner.domain.ids import WorkerId
 from runner.domain.leases import FinishedItem, Lease, LineMetrics
-from runner.services.models import PriceList
+from runner.services.models import PriceList, set_price
 from runner.services.reports import job_report
+from runner.services.results import commit_results
 
 Held = tuple[WorkerId, Lease, list[FinishedItem]]
 
@@ -79,8 +80,6 @@ def test_a_shard_that_is_not_leased_is_refused_though_all_else_is_right(
     with workshop.sessions() as session:
         session.execute(text("ALTER TABLE shards DROP CONSTRAINT ck_shards_lease"))
         session.execute(update(Shard).values(state="open"))
-        from runner.services.results import commit_results
-
         assert commit_results(session, worker_id, pack).accepted == 0
         session.execute(update(Shard).values(state="leased"))
         assert commit_results(session, worker_id, pack).accepted == 4
@@ -209,8 +208,6 @@ def test_ledger_shards_job_and_report_tell_the_same_sums(
 ) -> None:
     workshop = make_workshop()
     with workshop.sessions.begin() as session:
-        from runner.services.models import set_price
-
         set_price(session, workshop.model.id, PRICES)
     job_id = workshop.make_job([*make_items(11), make_item("bad", n=3)])
     worker_id = workshop.make_worker()

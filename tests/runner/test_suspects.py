@@ -11,7 +11,7 @@ from runner.db.models import Shard, Usage
 from runner.domain.leases import Lease
 from runner.domain.states import ShardState
 from runner.services import recovery
-from runner.services.leases import look_at_leases
+from runner.services.leases import Claim, claim_shards, look_at_leases
 
 MakeWorkshop = Callable[..., Workshop]
 
@@ -113,8 +113,6 @@ def test_where_another_has_just_taken_the_suspect_other_work_is_leased(workshop:
         workshop.claim(workshop.make_worker(pid))
         workshop.report_dead(pid)
     one, other = workshop.make_worker(3), workshop.make_worker(4)
-    from runner.services.leases import Claim, claim_shards
-
     with workshop.sessions.begin() as session:
         (suspect,) = claim_shards(session, Claim(one, workshop.model.id, 1, 60, False))
         (innocent,) = workshop.claim(other)

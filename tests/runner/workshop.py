@@ -70,9 +70,14 @@ class Workshop:
         self.sessions = sessions
         self.settings = settings
         self.rings: list[Ring] = []
-        connect_doorbell(sessions, self.rings.append)
+        self.listeners: list[Callable[[Ring], None]] = [self.rings.append]
+        connect_doorbell(sessions, self._ring)
         self.caller = self.make_caller("house")
         self.model = self.make_model(MODEL, path)
+
+    def _ring(self, ring: Ring) -> None:
+        for listener in self.listeners:
+            listener(ring)
 
     def make_caller(self, project: str) -> keys.Caller:
         with self.sessions.begin() as session:
