@@ -53,12 +53,8 @@ def close_job(session: Session, job_id: UUID) -> bool:
     Raises:
         CountsDiffer: the results do not add up to the lines; nothing is changed.
     """
-    job = session.scalars(
-        select(Job)
-        .where(Job.id == job_id)
-        .with_for_update(skip_locked=True)
-        .execution_options(populate_existing=True)
-    ).one_or_none()
+    query = select(Job).where(Job.id == job_id).with_for_update(skip_locked=True)
+    job = session.scalars(query).one_or_none()
     if job is None or job.state not in (JobState.FINALIZING, JobState.CANCELLING):
         return False
     # A lease that was freed in the same moment as the job was stopped has come back open.

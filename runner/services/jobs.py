@@ -108,7 +108,7 @@ def cancel_job(session: Session, project_id: ProjectId, job_id: UUID) -> JobReco
     Finished lines stay and are billed. Repeating it while it is under way is harmless.
     """
     query = select(Job).where(Job.id == job_id, Job.project_id == project_id).with_for_update()
-    row = session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+    row = session.scalars(query).one_or_none()
     if row is None:
         raise NotFound("No such batch in this project.", param="batch_id")
     state = JobState(row.state)

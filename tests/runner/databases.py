@@ -29,7 +29,7 @@ def empty(database_url: str) -> None:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            " AND backend_type = 'client backend'"
+            " AND backend_type = 'client backend' AND usename = current_user"
         )
         connection.execute("TRUNCATE audit")  # it refuses to have rows deleted
         for table in reversed(Base.metadata.sorted_tables):

@@ -12,7 +12,7 @@ from runner.domain.leases import Lease, ShardKey
 from runner.domain.states import ShardState
 from runner.services import leases
 from runner.services.models import PriceList
-from runner.services.workers import bury_silent
+from runner.services.workers import bury_silent, end_worker
 
 MakeWorkshop = Callable[..., Workshop]
 
@@ -235,6 +235,15 @@ def test_a_dead_workers_leases_are_free_at_once(workshop: Workshop) -> None:
     states = [shard.state for shard in workshop.shards(job_id)]
     assert states.count("leased") == 1
     assert (workshop.worker(worker_id).state, workshop.worker(other).state) == ("dead", "ready")
+
+
+def test_a_worker_that_ended_in_order_is_not_declared_dead(workshop: Workshop) -> None:
+    worker_id = workshop.make_worker(pid=5)
+    with workshop.sessions.begin() as session:
+        end_worker(session, worker_id, "drained")
+    assert workshop.report_dead(pid=5) == 0
+    row = workshop.worker(worker_id)
+    assert (row.state, row.end_reason) == ("ended", "drained")
 
 
 def test_a_silent_worker_is_buried_and_a_late_beat_saves_it(workshop: Workshop) -> None:

@@ -361,7 +361,7 @@ def test_lost_connections_cost_no_line_and_no_worker(
                 text(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                    " AND backend_type = 'client backend'"
+                    " AND backend_type = 'client backend' AND usename = current_user"
                 )
             )
     finish(workshop, job_id)
