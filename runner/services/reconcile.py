@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, func, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from runner.config import Settings
@@ -39,8 +40,11 @@ def reconcile(sessions: SessionFactory, settings: Settings) -> None:
         _ring_for_open_shards,
     )
     for step in steps:
-        with sessions.begin() as session:
-            step(session)
+        try:
+            with sessions.begin() as session:
+                step(session)
+        except SQLAlchemyError:  # one step's trouble must not starve the others
+            logger.exception("A step of the tick failed.", extra={"action": "tick_failed"})
 
 
 def keep_house(sessions: SessionFactory) -> None:

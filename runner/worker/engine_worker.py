@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -103,7 +104,7 @@ class EngineWorker:
         keeping = self._thread("keeper", keeper.run)
         feeding = self._thread("feeder", feeder.run)
         feeding.join()
-        self._finish_what_ends(context)
+        self._finish_what_ends(context, loop)
         loop.revoke(context.book.drop(context.book.keys()), release=True)
         loop.stop()
         stepping.join()
@@ -149,10 +150,12 @@ class EngineWorker:
             with context.sessions.begin() as session:
                 beat(session, context.worker_id, context.times.read(), {})
 
-    def _finish_what_ends(self, context: WorkerContext) -> None:
-        """Let running lines end, for as long as the grace time lasts."""
+    def _finish_what_ends(self, context: WorkerContext, loop: StepLoop) -> None:
+        """Give back what has not begun; let running lines end while the grace time lasts."""
+        loop.hold()
+        loop.revoke(context.book.drop_unstarted(above=sys.maxsize), release=True)
         deadline = time.monotonic() + context.settings.grace_seconds
-        while context.book.lines and time.monotonic() < deadline:
+        while not loop.is_empty and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:

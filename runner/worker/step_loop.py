@@ -21,6 +21,10 @@ class _Submit:
     tasks: Sequence[Task]
 
 
+class _Hold:
+    """Let nothing more into the backend."""
+
+
 class _Stop:
     """The last message."""
 
@@ -39,11 +43,17 @@ class StepLoop:
         self._book = book
         self._ended = ended
         self._times = times
-        self._mail: queue.SimpleQueue[_Submit | Revoked | _Stop] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[_Submit | Revoked | _Hold | _Stop] = queue.SimpleQueue()
         self._waiting: list[tuple[int, int, Task]] = []
         self._arrivals = itertools.count()
         self._inside: dict[str, Task] = {}
+        self._holding = False
         self._stopping = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no task is in the backend (any thread; exact once ``hold`` has been heard)."""
+        return not self._inside
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Hand over tasks (any thread)."""
@@ -53,6 +63,10 @@ class StepLoop:
         """Abort what belongs to some leases; their ``Revoked`` follows their last outcome."""
         if keys:
             self._mail.put(Revoked(frozenset(keys), release))
+
+    def hold(self) -> None:
+        """Finish what is in the backend and start nothing more (any thread)."""
+        self._mail.put(_Hold())
 
     def stop(self) -> None:
         """End the loop after the present step (any thread)."""
@@ -84,7 +98,7 @@ class StepLoop:
         except queue.Empty:
             return
 
-    def _take(self, message: "_Submit | Revoked | _Stop") -> None:
+    def _take(self, message: "_Submit | Revoked | _Hold | _Stop") -> None:
         match message:
             case _Submit(tasks):
                 for task in tasks:
@@ -93,6 +107,8 @@ class StepLoop:
             case Revoked(keys, _):
                 self._abort(keys)
                 self._ended.put(message)
+            case _Hold():
+                self._holding = True
             case _Stop():
                 self._stopping = True
 
@@ -107,7 +123,7 @@ class StepLoop:
     def _admit(self) -> None:
         """Move waiting tasks into the backend while it looks no further ahead than it should."""
         most = max(1, int(self._backend.rows * _LOOK_AHEAD))
-        while self._waiting and self._backend.unfinished < most:
+        while self._waiting and not self._holding and self._backend.unfinished < most:
             _, _, task = heapq.heappop(self._waiting)
             if not self._book.start(task.lease.key):
                 continue

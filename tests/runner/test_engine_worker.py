@@ -208,7 +208,7 @@ def test_lines_that_end_within_the_grace_are_kept(
     workshop = make_workshop("stub:?rows=8&step_ms=20", grace_seconds=20.0)
     job_id = workshop.make_job(8)
     live = start_worker(workshop)
-    wait_until(lambda: any(shard.state == "leased" for shard in workshop.shards(job_id)))
+    wait_until(lambda: settled(workshop, job_id) > 0)
     live.stop()
     held = [shard for shard in workshop.shards(job_id) if shard.epoch > 0]
     assert held
