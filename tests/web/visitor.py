@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from typing import Any
 
 from flask.testing import FlaskClient
@@ -41,3 +42,41 @@ def token_of(page: str) -> str:
     found = re.search(r'name="csrf_token" value="([0-9a-f]{64})"', page)
     assert found is not None, page
     return found[1]
+
+
+class Tags(HTMLParser):
+    """The tags of a page with their attributes, and the text of its scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.inline = ""
+        self._open = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+        self._open = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open in ("script", "style"):
+            self.inline += data
+
+
+def assert_harmless(page: str) -> None:
+    """Nothing runs in a page but what it loads from us, and nothing in it leads elsewhere."""
+    tags = Tags(page)
+    assert tags.inline == ""
+    for tag, attributes in tags.found:
+        assert tag not in ("iframe", "object", "embed", "base", "style", "audio", "video"), tag
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            assert name not in ("style", "srcdoc", "hx-on", "hx-vals"), (tag, name)
+            if name in ("src", "href", "action", "hx-get", "formaction"):
+                assert value is not None
+                assert value.startswith(("/", "#")), (tag, value)
+                assert not value.startswith("//"), (tag, value)

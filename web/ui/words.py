@@ -1,6 +1,6 @@
 """How figures, times and states read to people. Templates use these as filters."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from flask import Flask
 
@@ -62,9 +62,9 @@ def span(micros: int | None) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def clock(moment: datetime) -> str:
+def clock(moment: datetime, seconds: bool = True) -> str:
     """A moment, always in UTC."""
-    return f"{moment:%Y-%m-%d %H:%M:%S}"
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
 
 
 def state_words(job: JobRecord) -> str:
