@@ -4,7 +4,7 @@ from flask import Flask
 
 from runner.config import load_settings
 from runner.runtime import Runtime, open_runtime
-from web import api
+from web import api, ui
 from web.request_scope import ScopedFlask
 
 _MAX_BODY_BYTES = 1024**2  # of any request but an upload, which counts for itself
@@ -20,4 +20,5 @@ def create_app(runtime: Runtime | None = None) -> Flask:
         MAX_FORM_PARTS=_MAX_FORM_PARTS,
     )
     api.register(app)
+    ui.register(app)
     return app

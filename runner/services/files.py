@@ -127,6 +127,12 @@ def list_files(session: Session, project_id: ProjectId, wanted: FileFilter) -> P
     return cut([record_of(row) for row in rows], wanted.limit)
 
 
+def names_of(session: Session, file_ids: Iterable[UUID]) -> dict[UUID, str]:
+    """The names of files by id, also of those that are gone."""
+    query = select(File.id, File.filename).where(File.id.in_(list(file_ids)))
+    return {row.id: row.filename for row in session.execute(query)}
+
+
 def delete_file(session: Session, project_id: ProjectId, file_id: UUID) -> None:
     """Hide a file at once; its bytes go once no live job needs them."""
     row = visible_file(session, project_id, file_id)

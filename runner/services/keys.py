@@ -10,7 +10,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from runner.db.models import ApiKey, Project
+from runner.db.models import ApiKey, Project, WebSession
 from runner.domain.errors import InvalidRequest, NotFound, Unauthenticated
 from runner.domain.ids import ApiKeyId, ProjectId, new_uuid
 from runner.services.audit import record
@@ -84,12 +84,17 @@ def authenticate(session: Session, secret: str) -> Caller:
 
 
 def revoke_key(session: Session, key_id: UUID) -> None:
-    """End a key at once; revoking it again changes nothing."""
+    """End a key and its sign-ins at once; revoking it again changes nothing."""
     row = session.get(ApiKey, key_id)
     if row is None:
         raise NotFound("There is no such key; see: tokenmill keys ls.")
     if row.revoked_at is None:
         session.execute(update(ApiKey).where(ApiKey.id == key_id).values(revoked_at=func.now()))
+        session.execute(
+            update(WebSession)
+            .where(WebSession.api_key_id == key_id, WebSession.ended_at.is_(None))
+            .values(ended_at=func.now())
+        )
         record(session, "key.revoke", str(key_id), project_id=row.project_id)
 
 

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from visitor import Visitor, token_of
 
 from runner.config import Settings
+from runner.domain.ids import JOB_PREFIX, decode
 from runner.runtime import Runtime, open_runtime
+from runner.services.ingest import run_ingest
 from runner.services.keys import create_key
 from runner.services.models import NewModel, PriceList, register_model
 from web import create_app
@@ -22,6 +25,8 @@ BOUNDARY = "a-boundary-of-tests"
 Form = Callable[..., dict[str, Any]]
 Upload = Callable[..., dict[str, Any]]
 MakeBatch = Callable[..., dict[str, Any]]
+SignIn = Callable[[str], Visitor]
+Ingest = Callable[[str], None]
 
 
 @pytest.fixture
@@ -129,6 +134,43 @@ def make_batch(api: FlaskClient, upload: Upload) -> MakeBatch:
         return answer.get_json()
 
     return make_batch
+
+
+@pytest.fixture
+def sign_in(app: Flask, form: Form) -> SignIn:
+    """Signs a new browser in with a key."""
+
+    def sign_in(secret: str) -> Visitor:
+        client = app.test_client()
+        token = token_of(client.get("/signin").text)
+        answer = client.post("/signin", data={"csrf_token": token, "key": secret})
+        assert (answer.status_code, answer.location) == (303, "/"), answer.text
+        return Visitor(client, form)
+
+    return sign_in
+
+
+@pytest.fixture
+def visitor(sign_in: SignIn, api_key: str) -> Visitor:
+    return sign_in(api_key)
+
+
+@pytest.fixture
+def other_visitor(sign_in: SignIn, other_key: str) -> Visitor:
+    """A browser of another project."""
+    return sign_in(other_key)
+
+
+@pytest.fixture
+def ingest(runtime: Runtime) -> Ingest:
+    """Does what a CPU worker does with a new job, named by its outer id."""
+
+    def ingest(job_id: str) -> None:
+        value = decode(JOB_PREFIX, job_id)
+        assert value is not None
+        run_ingest(runtime.sessions, runtime.settings, value)
+
+    return ingest
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from visitor import Visitor
 from werkzeug.test import TestResponse
 
 from runner.runtime import Runtime
@@ -14,6 +15,24 @@ from runner.services import keys
 Call = Callable[[tuple[str, str], str | None], TestResponse]
 
 OPEN = {("GET", "/livez"), ("GET", "/readyz")}
+PUBLIC = {
+    ("GET", "/static/<path:filename>"),
+    ("GET", "/signin"),
+    ("POST", "/signin"),
+    ("POST", "/signout"),
+}
+
+# What a browser signed in to another project gets for what is ours.
+SIGNED_IN = {
+    ("GET", "/"): 200,
+    ("GET", "/live"): 200,
+    ("POST", "/jobs"): 303,
+    ("GET", "/jobs/<job_id>"): 404,
+    ("GET", "/jobs/<job_id>/live"): 404,
+    ("POST", "/jobs/<job_id>/cancel"): 404,
+    ("GET", "/jobs/<job_id>/output"): 404,
+    ("GET", "/jobs/<job_id>/errors"): 404,
+}
 
 # What another project's key gets for what is ours, named by id in the path or in the body.
 KEYED = {
@@ -91,7 +110,7 @@ def call(client: FlaskClient, owned: dict[str, str], form: Callable[..., dict[st
 
 
 def test_the_table_holds_every_route(app: Flask) -> None:
-    assert _routes(app) == OPEN | set(KEYED)
+    assert _routes(app) == OPEN | PUBLIC | set(KEYED) | set(SIGNED_IN)
 
 
 def test_every_route_needs_a_live_key(call: Call, runtime: Runtime) -> None:
@@ -145,3 +164,47 @@ def test_an_id_that_names_nothing_is_not_found(api: FlaskClient) -> None:
             assert answer.status_code == 404, (path, name)
             told = answer.get_json()
             assert told.get("error", told)["code"] in ("not_found", "model_not_found")
+
+
+def test_every_page_needs_a_session(call: Call, api_key: str) -> None:
+    """A key alone opens no page, as a session opens nothing of the API."""
+    for route in sorted(SIGNED_IN):
+        for authorization in (None, f"Bearer {api_key}"):
+            answer = call(route, authorization)
+            assert answer.status_code == 303, route
+            assert answer.location.partition("?")[0] == "/signin"
+
+
+def test_a_session_opens_nothing_of_the_api(visitor: Visitor, owned: dict[str, str]) -> None:
+    for method, path in sorted(KEYED):
+        for name, value in owned.items():
+            path = path.replace(f"<{name}>", value)
+        assert visitor.client.open(path, method=method).status_code == 401, path
+
+
+def test_another_projects_browser_sees_nothing_of_ours(
+    owned: dict[str, str], visitor: Visitor, other_visitor: Visitor
+) -> None:
+    for route, status in sorted(SIGNED_IN.items()):
+        answer = _visit(other_visitor, route, owned["job_id"])
+        assert answer.status_code == status, route
+        assert owned["job_id"] not in answer.text
+        assert _visit(visitor, route, owned["job_id"]).status_code in (200, 303)
+
+
+def test_an_address_that_names_no_job_is_not_found(visitor: Visitor) -> None:
+    token = visitor.token()
+    for method, path in SIGNED_IN:
+        before, named, after = path.partition("<")
+        for name in NAMELESS if named else ():
+            where = before + name + after.partition(">")[2]
+            answer = visitor.client.open(where, method=method, data={"csrf_token": token})
+            assert answer.status_code == 404, where
+
+
+def _visit(visitor: Visitor, route: tuple[str, str], job_id: str) -> TestResponse:
+    method, path = route
+    if route == ("POST", "/jobs"):
+        return visitor.upload(b"{}")
+    path = path.replace("<job_id>", job_id)
+    return visitor.post(path) if method == "POST" else visitor.get(path)

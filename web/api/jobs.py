@@ -5,9 +5,9 @@ from flask.typing import ResponseReturnValue
 
 from runner.services import contents, jobs, reports
 from runner.services.reports import JobReport, Percentiles
-from web.api.downloads import send_pieces
 from web.api.wire import CURRENCY, Json, decimal_text, read_batch_id, usage_object
 from web.auth import current_caller
+from web.downloads import send_pieces
 from web.request_scope import current_runtime, current_session
 
 bp = Blueprint("jobs", __name__)

@@ -5,7 +5,7 @@ from runner.db.models.events import AuditEntry, OutboxEvent
 from runner.db.models.files import File, FileChunk, FileIndex
 from runner.db.models.jobs import Job, JobError
 from runner.db.models.registry import Model, Price
-from runner.db.models.tenants import ApiKey, Project
+from runner.db.models.tenants import ApiKey, Project, WebSession
 from runner.db.models.work import Result, Shard, Usage, WorkItem
 from runner.db.models.workers import Worker
 
@@ -25,6 +25,7 @@ __all__ = [
     "Result",
     "Shard",
     "Usage",
+    "WebSession",
     "WorkItem",
     "Worker",
 ]

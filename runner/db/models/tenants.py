@@ -1,4 +1,4 @@
-"""Projects and their API keys."""
+"""Projects, their API keys, and the browsers that signed in with one."""
 
 from datetime import datetime
 from uuid import UUID
@@ -47,3 +47,18 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+
+
+class WebSession(Base):
+    """A browser that signed in with a key; only the SHA-256 of its token is kept."""
+
+    __tablename__ = "sessions"
+    __table_args__ = (CheckConstraint("octet_length(token_sha256) = 32", name="hash_length"),)
+
+    token_sha256: Mapped[bytes] = mapped_column(primary_key=True)
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id"))
+    api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"), index=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    expires_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]

@@ -7,11 +7,13 @@ which is stored with its first bytes.
 from collections.abc import Iterator
 from typing import IO
 
+from flask import request
 from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, MultipartDecoder, NeedData
 
-from runner.domain.errors import InvalidRequest
+from runner.domain.errors import InvalidRequest, TooLarge
 from runner.services.files import INPUT_PURPOSE, Upload, check_expiry_seconds
 
+_FORM_BYTES = 2 * 1024**2  # more than a form weighs beside its file, plus one chunk of the file
 _READ_BYTES = 256 * 1024
 _BUFFER_BYTES = 1024**2  # what the decoder may hold: a part's headers, or one read of its data
 _FIELD_BYTES = 1024
@@ -21,12 +23,16 @@ _FIELDS = (_PURPOSE, _ANCHOR, _SECONDS)
 
 
 class UploadForm:
-    """The form of one upload: ``begin``, read the file to its end, then ``finish``."""
+    """The form of one upload: ``begin``, read the file to its end, then ``finish``.
 
-    def __init__(self, stream: IO[bytes], boundary: str) -> None:
+    ``extra`` names fields beyond those of the contract; ``fields`` holds all that were read so far.
+    """
+
+    def __init__(self, stream: IO[bytes], boundary: str, extra: tuple[str, ...] = ()) -> None:
         decoder = MultipartDecoder(boundary.encode(), _BUFFER_BYTES, max_parts=_MAX_PARTS)
         self._events = _read_events(stream, decoder)
-        self._fields: dict[str, str] = {}
+        self._known = (*_FIELDS, *extra)
+        self.fields: dict[str, str] = {}
 
     def begin(self) -> Upload:
         """Read up to the file's first byte and check what came before it."""
@@ -38,12 +44,12 @@ class UploadForm:
 
     def finish(self) -> None:
         """Read what follows the file; only now is it known that nothing is missing."""
-        known = dict(self._fields)
+        known = dict(self.fields)
         if self._read_fields() is not None:
             raise InvalidRequest("An upload has one file.", code="invalid_multipart", param="file")
-        if any(self._fields.get(name) != known.get(name) for name in (_ANCHOR, _SECONDS)):
+        if any(self.fields.get(name) != known.get(name) for name in (_ANCHOR, _SECONDS)):
             raise InvalidRequest("expires_after must come before the file.", param="expires_after")
-        if _PURPOSE not in self._fields:
+        if _PURPOSE not in self.fields:
             raise _missing(_PURPOSE)
         self._check_purpose()
 
@@ -53,8 +59,8 @@ class UploadForm:
             match event:
                 case File(name="file"):
                     return event.filename
-                case Field() if event.name in _FIELDS:
-                    self._fields[event.name] = self._read_text(event.name)
+                case Field() if event.name in self._known:
+                    self.fields[event.name] = self._read_text(event.name)
                 case Field(name="file"):
                     raise InvalidRequest("file must be sent with a filename.", param="file")
                 case Field() | File():
@@ -81,14 +87,14 @@ class UploadForm:
                 return
 
     def _check_purpose(self) -> None:
-        purpose = self._fields.get(_PURPOSE, INPUT_PURPOSE)
+        purpose = self.fields.get(_PURPOSE, INPUT_PURPOSE)
         if purpose != INPUT_PURPOSE:
             raise InvalidRequest(
                 f"purpose must be {INPUT_PURPOSE!r}.", code="invalid_value", param=_PURPOSE
             )
 
     def _expiry_seconds(self) -> int | None:
-        anchor, seconds = self._fields.get(_ANCHOR), self._fields.get(_SECONDS)
+        anchor, seconds = self.fields.get(_ANCHOR), self.fields.get(_SECONDS)
         if anchor is None and seconds is None:
             return None
         if anchor is None or seconds is None:
@@ -103,6 +109,28 @@ class UploadForm:
             )
         check_expiry_seconds(int(seconds), _SECONDS)
         return int(seconds)
+
+
+def open_form(max_bytes: int, extra: tuple[str, ...] = ()) -> UploadForm:
+    """The form that the present request carries.
+
+    Raises:
+        InvalidRequest: the request carries no form.
+        TooLarge: it announces a file of more than ``max_bytes``.
+    """
+    boundary = request.mimetype_params.get("boundary")
+    if request.mimetype != "multipart/form-data" or not boundary:
+        raise InvalidRequest(
+            "An upload is a multipart/form-data body.", code="invalid_multipart", param="file"
+        )
+    if (request.content_length or 0) > max_bytes + _FORM_BYTES:
+        raise TooLarge(
+            f"The file is larger than {max_bytes:,} bytes; split it.",
+            code="file_too_large",
+            param="file",
+        )
+    request.max_content_length = max_bytes + _FORM_BYTES
+    return UploadForm(request.stream, boundary, extra)
 
 
 def _read_events(stream: IO[bytes], decoder: MultipartDecoder) -> Iterator[Event]:

@@ -1,0 +1,88 @@
+"""How figures, times and states read to people. Templates use these as filters."""
+
+from datetime import UTC, datetime
+
+from flask import Flask
+
+from runner.domain.pricing import NANO
+from runner.services.job_records import JobRecord
+
+_PHASES = {
+    "queued": "Waiting to be read",
+    "reading": "Reading and checking the file",
+    "in_progress": "Running: the lines are being answered",
+    "finalizing": "Closing: the counts are proved and the files measured",
+    "completed": "Done: every line has its answer or its error",
+    "failed": "Refused: the file has faults, so no line was run",
+    "expired": "Out of time: the lines that were not reached are listed as errors",
+    "cancelling": "Stopping",
+    "cancelled": "Cancelled: finished lines are kept, the others are listed as errors",
+}
+_STEPS = (
+    ("Created", "created_at"),
+    ("Running", "in_progress_at"),
+    ("Closing", "finalizing_at"),
+    ("Cancel asked", "cancelling_at"),
+    ("Completed", "completed_at"),
+    ("Failed", "failed_at"),
+    ("Expired", "expired_at"),
+    ("Cancelled", "cancelled_at"),
+)
+
+
+def register(app: Flask) -> None:
+    """Give the filters to the templates of an application."""
+    for words in (count, money, span, clock, state_words, phase_words, timeline):
+        app.add_template_filter(words)
+
+
+def count(number: int) -> str:
+    """A whole number, readable at any length."""
+    return f"{number:,}"
+
+
+def money(nano: int) -> str:
+    """Nano-units of the currency, exact, without zeros that say nothing."""
+    whole, rest = divmod(nano, NANO)
+    digits = f"{rest:09d}".rstrip("0").ljust(2, "0")
+    return f"${whole:,}.{digits}"
+
+
+def span(micros: int | None) -> str:
+    """A length of time, given in microseconds, to three figures or so."""
+    if micros is None:
+        return "–"
+    seconds = micros / 1_000_000
+    if seconds < 1:
+        return f"{micros / 1000:.3g} ms" if micros < 999_500 else "1.00 s"
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def clock(moment: datetime, seconds: bool = True) -> str:
+    """A moment, always in UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+
+
+def state_words(job: JobRecord) -> str:
+    """The state in a word or two."""
+    return job.state.value.replace("_", " ")
+
+
+def phase_words(job: JobRecord) -> str:
+    """Where the job really is, in a sentence."""
+    words = _PHASES.get(job.phase, job.phase)
+    return f"{words}. {job.phase_reason}" if job.phase_reason else f"{words}."
+
+
+def timeline(job: JobRecord) -> list[tuple[str, datetime, int | None]]:
+    """The moments of a job in order: a name, the time, microseconds since the one before."""
+    known = [(name, getattr(job, field)) for name, field in _STEPS]
+    steps: list[tuple[str, datetime, int | None]] = []
+    for name, at in sorted((step for step in known if step[1]), key=lambda step: step[1]):
+        since = at - steps[-1][1] if steps else None
+        steps.append((name, at, None if since is None else round(since.total_seconds() * 1e6)))
+    return steps
