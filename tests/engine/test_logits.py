@@ -1,6 +1,7 @@
 """Bias, penalties, min_tokens, min_p and log-probabilities against a plain numpy oracle."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import EOS_ID, VOCAB_SIZE, EngineFactory
+from transformers import AutoModelForCausalLM
 
 from engine.errors import InvalidParams
 from engine.llm_engine import LLMEngine
@@ -268,3 +270,19 @@ def test_every_output_token_has_its_logprobs_and_greedy_takes_the_best(
     forced = generate(engine, asked(1, logit_bias={400: 100.0}, logprobs=1))
     assert forced.logprobs is not None
     assert forced.logprobs[0].logprob < forced.logprobs[0].top[0][1]
+
+
+def test_logprobs_equal_those_of_one_forward_through_transformers(
+    make_engine: EngineFactory, llama_folder: Path
+) -> None:
+    fields = {"temperature": 1.3, "seed": 4, "ignore_eos": True, "frequency_penalty": 1.5}
+    output = generate(make_engine(max_num_batched_tokens=3), asked(10, logprobs=20, **fields))
+    model = AutoModelForCausalLM.from_pretrained(llama_folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*PROMPT, *output.token_ids]])).logits[0]
+    expected = logits.log_softmax(-1)[len(PROMPT) - 1 :]
+    assert output.logprobs is not None
+    for row, token_id, told in zip(expected[:-1], output.token_ids, output.logprobs, strict=True):
+        assert told.logprob == pytest.approx(row[token_id].item(), abs=1e-3)
+        best = row.topk(20)
+        assert [value for _, value in told.top] == pytest.approx(best.values.tolist(), abs=1e-3)
