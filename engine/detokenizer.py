@@ -22,7 +22,6 @@ class Detokenizer:
     ) -> None:
         self._decode = decode
         self._stop = stop
-        self._longest_stop = max(map(len, stop), default=0)
         self._ids = _clean_context(decode, prompt_token_ids)
         self._num_context = len(self._ids)
         # Ids before `_read` are in `_text`; decoding starts at `_prefix`, a little before, since
@@ -32,15 +31,17 @@ class Detokenizer:
         self._text = ""
         self._stopped_at: int | None = None
 
-    def append(self, token_id: int) -> bool:
-        """Add one output token; True when a stop string is complete."""
+    def append(self, token_id: int, may_stop: bool = True) -> bool:
+        """Add one output token; True when it completes a stop string and may stop."""
         self._ids.append(token_id)
         if not self._stop:
             return False
         searched = len(self._text)
         self._advance()
-        start = max(0, searched - self._longest_stop + 1)
-        found = [self._text.find(text, start) for text in self._stop]
+        if not may_stop:
+            return False
+        # A match has to end in new text: an older one came when it could not stop the output.
+        found = [self._text.find(text, max(0, searched - len(text) + 1)) for text in self._stop]
         matches = [position for position in found if position >= 0]
         if matches:
             self._stopped_at = min(matches)

@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer
 from engine.errors import EngineError, InvalidLogits, InvalidParams, PromptTooLong
 from engine.kv_cache import pool_blocks
+from engine.logit_edits import LogitEdits
 from engine.model_runner import ModelRunner
 from engine.models import load_model
 from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOutput
@@ -49,8 +50,8 @@ class LLMEngine:
             f"{model.name} on {model.device}, {model.dtype}, attention: {attention.name}, "
             f"lane: paged, KV: {num_blocks} blocks of {config.block_size} tokens"
         )
-        num_token_ids = min(model.vocab_size, self.tokenizer.num_token_ids)
-        self._runner = ModelRunner(model, attention, num_token_ids)
+        self._num_token_ids = min(model.vocab_size, self.tokenizer.num_token_ids)
+        self._runner = ModelRunner(model, attention, self._num_token_ids)
         self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
         self._scheduler = Scheduler(config, self._blocks)
         self._requests: dict[str, Request] = {}
@@ -83,7 +84,8 @@ class LLMEngine:
             PromptTooLong: the prompt and one output token can never fit.
         """
         self._check(request_id, prompt_token_ids, params)
-        request = Request(request_id, list(prompt_token_ids), params, priority, _now_us())
+        edits = LogitEdits.of(params, prompt_token_ids, self._end_token_ids(params))
+        request = Request(request_id, list(prompt_token_ids), params, priority, _now_us(), edits)
         self._requests[request_id] = request
         self._detokenizers[request_id] = Detokenizer(
             self.tokenizer.decode, params.stop, request.prompt_token_ids
@@ -151,6 +153,10 @@ class LLMEngine:
             raise InvalidParams(
                 f"stop_token_ids must be below {self.vocab_size:,}.", "stop_token_ids"
             )
+        if any(token_id >= self._num_token_ids for token_id in params.logit_bias):
+            raise InvalidParams(
+                f"logit_bias names token ids from 0 to {self._num_token_ids - 1:,}.", "logit_bias"
+            )
         if not prompt_token_ids:
             raise InvalidParams("The prompt is empty; send at least one token.", "prompt")
         if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= self.vocab_size:
@@ -168,10 +174,10 @@ class LLMEngine:
         result = self._runner.run(plan.requests, plan.num_tokens)
         now_us = _now_us()
         ended: list[tuple[Request, FinishReason, EngineError | None]] = []
-        for request, num_tokens, token_id, finite in zip(
-            plan.requests, plan.num_tokens, result.token_ids, result.finite, strict=True
+        for index, (request, num_tokens) in enumerate(
+            zip(plan.requests, plan.num_tokens, strict=True)
         ):
-            if not finite:
+            if not result.finite[index]:
                 ended.append((request, FinishReason.ERROR, _invalid_logits(request)))
                 continue
             self._scheduler.record(request, num_tokens)
@@ -179,7 +185,7 @@ class LLMEngine:
                 continue  # inside its prompt: the token is already known
             if request.first_token_us is None:
                 request.first_token_us = now_us
-            request.token_ids.append(token_id)
+            request.append(result.token_ids[index], result.logprobs[index])
             self._output_tokens += 1
             reason = self._finish_reason(request)
             if reason is not None:
@@ -190,8 +196,9 @@ class LLMEngine:
         """Why the newest token ends the request, or None; the one finish check of all paths."""
         params = request.params
         token_id = request.token_ids[-1]
-        completes_stop = self._detokenizers[request.request_id].append(token_id)
-        if self._is_end_token(request, token_id):
+        may_stop = request.num_output_tokens >= params.min_tokens
+        completes_stop = self._detokenizers[request.request_id].append(token_id, may_stop)
+        if self._is_end_token(params, token_id):
             return FinishReason.STOP
         if (
             request.num_output_tokens >= params.max_tokens
@@ -200,8 +207,12 @@ class LLMEngine:
             return FinishReason.LENGTH
         return FinishReason.STOP if completes_stop else None
 
-    def _is_end_token(self, request: Request, token_id: int) -> bool:
-        params = request.params
+    def _end_token_ids(self, params: SamplingParams) -> list[int]:
+        """Every token id that ends a request, of those that can be sampled."""
+        eos = () if params.ignore_eos else self.tokenizer.eos_token_ids
+        return sorted(i for i in {*eos, *params.stop_token_ids} if i < self._num_token_ids)
+
+    def _is_end_token(self, params: SamplingParams, token_id: int) -> bool:
         is_eos = token_id in self.tokenizer.eos_token_ids and not params.ignore_eos
         return is_eos or token_id in params.stop_token_ids
 
@@ -215,7 +226,7 @@ class LLMEngine:
         self._recomputed_tokens += request.num_recomputed_tokens
         self._prompt_tokens += request.num_prompt_tokens
         token_ids = request.output_token_ids
-        hides_last = bool(token_ids) and self._is_end_token(request, token_ids[-1])
+        hides_last = bool(token_ids) and self._is_end_token(request.params, token_ids[-1])
         return RequestOutput(
             request_id=request.request_id,
             token_ids=tuple(token_ids),
@@ -223,6 +234,7 @@ class LLMEngine:
             finish_reason=reason,
             error=error,
             metrics=RequestMetrics.of(request, now_us),
+            logprobs=None if request.params.logprobs is None else tuple(request.logprobs),
         )
 
     def _share_time(self, plan: StepPlan, step_us: int) -> None:

@@ -10,9 +10,11 @@ import torch
 
 from engine.attention import AttentionBackend
 from engine.attention.backend import BatchLayout
+from engine.logits import edit_logits, read_logprobs
 from engine.models import LoadedModel
 from engine.request import Request
 from engine.sampler import sample
+from engine.token_logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,12 @@ class StepResult:
     Attributes:
         token_ids: the token that follows its last computed one.
         finite: False where the logits hold NaN or infinity; that token means nothing.
+        logprobs: of that token, for the requests that ask for them and need the token.
     """
 
     token_ids: list[int]
     finite: list[bool]
+    logprobs: list[TokenLogprobs | None]
 
 
 class ModelRunner:
@@ -48,14 +52,14 @@ class ModelRunner:
         rows = [(requests[i], num_tokens[i]) for i in order]
         logits = self._forward(rows)[:, : self._num_token_ids]
         finite = logits.sum(-1, dtype=torch.float32).isfinite()
-        sampled = sample(
-            logits,
-            [request.params for request, _ in rows],
-            [request.num_output_tokens for request, _ in rows],
-        )
+        sampled, logprobs = _draw(logits, rows)
         row_of = sorted(range(len(order)), key=order.__getitem__)
         token_ids, is_finite = sampled.tolist(), finite.tolist()
-        return StepResult([token_ids[row] for row in row_of], [is_finite[row] for row in row_of])
+        return StepResult(
+            [token_ids[row] for row in row_of],
+            [is_finite[row] for row in row_of],
+            [logprobs.get(row) for row in row_of],
+        )
 
     def _forward(self, rows: list[tuple[Request, int]]) -> torch.Tensor:
         """[rows, vocab]: the logits after each row's last token of this step."""
@@ -81,6 +85,22 @@ class ModelRunner:
             torch.tensor(last_rows, device=device),
             self._attention,
         )
+
+
+def _draw(
+    logits: torch.Tensor, rows: list[tuple[Request, int]]
+) -> tuple[torch.Tensor, dict[int, TokenLogprobs]]:
+    """A token for each row ([rows]), and log-probabilities by row, from the logits as they came."""
+    # A chunk that ends inside its prompt already knows its next token, whatever is drawn.
+    takes = [num_tokens == request.num_uncomputed_tokens for request, num_tokens in rows]
+    counts = [r.params.logprobs if new else None for (r, _), new in zip(rows, takes, strict=True)]
+    edits = [r.edits if new else None for (r, _), new in zip(rows, takes, strict=True)]
+    sampled = sample(
+        edit_logits(logits, edits),
+        [request.params for request, _ in rows],
+        [request.num_output_tokens for request, _ in rows],
+    )
+    return sampled, read_logprobs(logits, counts, sampled)
 
 
 def _row_order(request: Request, num_tokens: int) -> tuple[bool, int]:

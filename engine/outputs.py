@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from engine.errors import EngineError
 from engine.request import Request
+from engine.token_logprobs import TokenLogprobs
 
 
 class FinishReason(StrEnum):
@@ -61,7 +62,10 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """The terminal answer of one request; `error` is set when the reason is ERROR."""
+    """The terminal answer of one request; `error` is set when the reason is ERROR.
+
+    `logprobs` has an entry for each of `token_ids`, or is None where they were not asked for.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -69,6 +73,7 @@ class RequestOutput:
     finish_reason: FinishReason
     error: EngineError | None
     metrics: RequestMetrics
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

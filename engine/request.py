@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.logit_edits import LogitEdits
 from engine.sampling_params import SamplingParams
+from engine.token_logprobs import TokenLogprobs
 
 
 class RequestStatus(StrEnum):
@@ -27,6 +29,8 @@ class Request:
         max_computed_tokens: high-water mark of `num_computed_tokens`; work below it is repeated.
         arrival_us, first_scheduled_us, first_token_us: clock marks in microseconds.
         device_us: this request's share of step wall time, in microseconds.
+        edits: what it wants changed in its logits, or None.
+        logprobs: of each output token, if the request asks for them.
     """
 
     request_id: str
@@ -34,6 +38,7 @@ class Request:
     params: SamplingParams
     priority: int = 0
     arrival_us: int = 0
+    edits: LogitEdits | None = None
 
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)
@@ -48,6 +53,7 @@ class Request:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_recomputed_tokens: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
@@ -71,6 +77,14 @@ class Request:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
+
+    def append(self, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
+        """Take in a new output token."""
+        self.token_ids.append(token_id)
+        if self.edits is not None:
+            self.edits.add(token_id)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
 
     def advance(self, num_tokens: int) -> None:
         """Count `num_tokens` more as computed."""

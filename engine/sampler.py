@@ -2,8 +2,10 @@
 
 The noise of a token depends only on the request's seed, the output position and the token id, so
 a line samples the same in any batch, after a preemption and after a restart. Order of operations:
-temperature, top-k, top-p.
+temperature, min-p, top-k, top-p; a request's edits of its logits (`engine.logits`) come before.
 """
+
+import math
 
 import torch
 
@@ -57,9 +59,12 @@ def _draw(logits: torch.Tensor, params: list[SamplingParams], keys: list[int]) -
     key_column = torch.tensor(keys, device=device)[:, None]
     top_k = [p.top_k for p in params]
     top_p = [float(p.top_p) for p in params]
-    if not any(top_k) and all(p == 1 for p in top_p):
+    min_p = [p.min_p for p in params]
+    if not any(top_k) and not any(min_p) and all(p == 1 for p in top_p):
         ids = torch.arange(scores.shape[1], device=device)[None]
         return (scores + _gumbel(key_column, ids)).argmax(-1)
+    if any(min_p):
+        _cut_below(scores, _min_p_floor(scores, min_p))
     if any(top_k):
         _cut_below(scores, _top_k_floor(scores, top_k))
     if any(p < 1 for p in top_p):
@@ -72,6 +77,12 @@ def _draw(logits: torch.Tensor, params: list[SamplingParams], keys: list[int]) -
 
 def _cut_below(scores: torch.Tensor, floor: torch.Tensor) -> None:
     scores.masked_fill_(scores < floor[:, None], float("-inf"))
+
+
+def _min_p_floor(scores: torch.Tensor, min_p: list[float]) -> torch.Tensor:
+    """[rows]: the score of a token that is `min_p` times as likely as the row's likeliest."""
+    distance = [math.log(p) if p else -math.inf for p in min_p]
+    return scores.amax(-1) + torch.tensor(distance, device=scores.device)
 
 
 def _top_k_floor(scores: torch.Tensor, top_k: list[int]) -> torch.Tensor:

@@ -18,6 +18,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import InvalidParams, UnsupportedModel
+from engine.token_bytes import TokenBytes
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -42,6 +43,7 @@ class Tokenizer:
         # A saved truncation or padding would silently change prompts.
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._token_bytes = TokenBytes(self._backend)
         settings = _read_object(Path(folder) / "tokenizer_config.json")
         self._special_tokens = {
             name: _token_text(settings[name]) for name in SPECIAL_TOKENS if settings.get(name)
@@ -62,6 +64,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens."""
         return self._backend.decode(ids, skip_special_tokens=True)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token adds to a text, be they part of a character or more than one."""
+        return self._token_bytes.of(token_id)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.

@@ -1,48 +1,54 @@
 """A model's answer as the JSON body of the wire contract."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from runner.domain.ids import item_id
 from runner.domain.leases import LineMetrics
 from runner.inference.backend import Completion, Task
+from runner.inference.logprobs import chat_logprobs, text_logprobs
 from runner.inference.requests import CHAT
 
 _encoder = msgspec.json.Encoder()
 
 
-def answer_body(task: Task, completion: Completion, metrics: LineMetrics) -> bytes:
+def answer_body(task: Task, completions: Sequence[Completion], metrics: LineMetrics) -> bytes:
     """The body of a 200 answer. It depends on the line and the job only, not on when it ran."""
     job_id = task.lease.key.job_id
     created = job_id.int >> 80  # the job's creation, in milliseconds
     is_chat = task.request.endpoint == CHAT
     prefix, kind = ("chatcmpl-", "chat.completion") if is_chat else ("cmpl-", "text_completion")
+    render = _chat_choice if is_chat else _text_choice
     return _encoder.encode(
         {
             "id": prefix + item_id(job_id, task.idx),
             "object": kind,
             "created": created // 1000,
             "model": task.request.model,
-            "choices": [_chat_choice(completion) if is_chat else _text_choice(completion)],
+            "choices": [render(*numbered) for numbered in enumerate(completions)],
             "usage": _usage(metrics),
             "system_fingerprint": None,
         }
     )
 
 
-def _chat_choice(completion: Completion) -> dict[str, object]:
+def _chat_choice(index: int, completion: Completion) -> dict[str, object]:
+    tokens = completion.likelihoods
     return {
-        "index": 0,
+        "index": index,
         "message": {"role": "assistant", "content": completion.text, "refusal": None},
-        "logprobs": None,
+        "logprobs": None if tokens is None else chat_logprobs(tokens),
         "finish_reason": completion.finish_reason,
     }
 
 
-def _text_choice(completion: Completion) -> dict[str, object]:
+def _text_choice(index: int, completion: Completion) -> dict[str, object]:
+    tokens = completion.likelihoods
     return {
-        "index": 0,
+        "index": index,
         "text": completion.text,
-        "logprobs": None,
+        "logprobs": None if tokens is None else text_logprobs(tokens),
         "finish_reason": completion.finish_reason,
     }
 

@@ -10,22 +10,42 @@ from runner.inference.requests import LineRequest
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A line ready to run: parsed and tokenised. ``key`` is unique within a worker's life."""
+    """A line ready to run: parsed, and its prompts as token ids.
+
+    ``key`` is unique within a worker's life.
+    """
 
     key: str
     lease: Lease
     idx: int
     custom_id: str
     request: LineRequest
-    prompt_token_ids: tuple[int, ...]
+    prompts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """How likely a model finds a token, given by its bytes: they may be part of a character."""
+
+    token: bytes
+    logprob: float  # natural logarithm
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLikelihood:
+    """An output token with the tokens that were likeliest in its place, best first."""
+
+    taken: Likelihood
+    top: tuple[Likelihood, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model said to one line."""
+    """What a model said in one choice of a line; ``likelihoods`` are of its tokens, if asked."""
 
     text: str
     finish_reason: str  # stop | length
+    likelihoods: tuple[TokenLikelihood, ...] | None = None
 
 
 class LineRefusal(Exception):
@@ -41,10 +61,13 @@ class LineRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of one task: a completion or a refusal, and what it took."""
+    """The end of one task: the completion of each of its choices, or a refusal, and what it took.
+
+    The choices of a prompt are neighbours, in the order of the prompts.
+    """
 
     task: Task
-    answer: Completion | LineRefusal
+    answer: tuple[Completion, ...] | LineRefusal
     metrics: LineMetrics
 
 
@@ -76,7 +99,7 @@ class Backend(Protocol):
 
     @property
     def unfinished(self) -> int:
-        """Tasks submitted and not ended."""
+        """Sequences submitted and not ended: choices of tasks."""
 
     def stats(self) -> Mapping[str, float]:
         """Counters and gauges for the worker's row."""

@@ -1,93 +1,26 @@
-"""The body of a line as a typed request. What cannot be honoured is refused by name, not ignored.
-
-The types follow the wire contract of /v1/chat/completions and /v1/completions.
-"""
+"""The body of a line as what it asks of a model. What cannot be honoured is refused by name."""
 
 import hashlib
-import re
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from runner.domain.leases import Lease
 from runner.domain.lines import Line
+from runner.inference.bodies import (
+    BadBody,
+    ChatBody,
+    CompletionBody,
+    Message,
+    read_chat,
+    read_completion,
+)
+from runner.inference.sampling import MAX_LOGPROBS, Sampling, read_sampling, require
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MAX_CHOICES = 64
+"""Choices of one line, over all its prompts: they run at the same time."""
 _COMPLETIONS_MAX_TOKENS = 16  # the contract's default
-_MAX_STOPS, _MAX_STOP_LETTERS = 16, 64
-
-
-class BadBody(Exception):
-    """A body that cannot be run, with the field at fault."""
-
-    def __init__(self, message: str, param: str | None, code: str = "invalid_value") -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
-        self.code = code
-
-
-class TextPart(msgspec.Struct):
-    """One part of a message's content; only text is understood."""
-
-    type: str
-    text: str | None = None
-
-
-class Message(msgspec.Struct):
-    """One message of a conversation."""
-
-    role: str
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-
-
-class _Sampling(msgspec.Struct):
-    """Fields that both endpoints share; those after ``ignore_eos`` are only ever refused."""
-
-    model: str
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    stream: bool | None = None
-    n: int | None = None
-    user: str | None = None
-    metadata: Any = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    stream_options: Any = None
-
-
-class ChatBody(_Sampling):
-    """The body of /v1/chat/completions."""
-
-    messages: list[Message] = msgspec.field(default_factory=list)
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    response_format: Any = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-
-
-class CompletionBody(_Sampling):
-    """The body of /v1/completions."""
-
-    prompt: str | list[Any] | None = None
-    best_of: int | None = None
-    echo: bool | None = None
-    logprobs: int | None = None
-    suffix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,28 +34,20 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
-    """What a line asks of a model."""
+    """What a line asks of a model: ``n`` choices for each of its prompts.
+
+    ``echo`` wants each prompt's text in front of its choices.
+    """
 
     endpoint: str
     model: str
-    prompt: Prompt
-    max_tokens: int | None  # None: as many as the context has room for
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-    stop: tuple[str, ...]
-    stop_token_ids: tuple[int, ...]
-    ignore_eos: bool
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+    n: int = 1
+    echo: bool = False
 
 
 _line_decoder = msgspec.json.Decoder(Line)
-_chat_decoder = msgspec.json.Decoder(ChatBody)
-_completion_decoder = msgspec.json.Decoder(CompletionBody)
-_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_CHAT_FIELDS = frozenset(ChatBody.__struct_fields__)
-_COMPLETION_FIELDS = frozenset(CompletionBody.__struct_fields__)
-_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 def parse_request(data: bytes, lease: Lease, idx: int) -> LineRequest:
@@ -132,9 +57,10 @@ def parse_request(data: bytes, lease: Lease, idx: int) -> LineRequest:
         BadBody: a field is missing, of the wrong type, or asks for what is not offered.
     """
     body = _line_decoder.decode(data).body
+    seed = default_seed(lease, idx)
     if lease.endpoint == CHAT:
-        return _chat_request(_decode(_chat_decoder, body, _CHAT_FIELDS), lease, idx)
-    return _completion_request(_decode(_completion_decoder, body, _COMPLETION_FIELDS), lease, idx)
+        return _chat_request(read_chat(body), seed)
+    return _completion_request(read_completion(body), seed)
 
 
 def default_seed(lease: Lease, idx: int) -> int:
@@ -143,76 +69,96 @@ def default_seed(lease: Lease, idx: int) -> int:
     return int.from_bytes(digest) >> 1
 
 
-def _decode(decoder: Any, body: msgspec.Raw, known: frozenset[str]) -> Any:  # noqa: ANN401
-    try:
-        value = decoder.decode(body)
-        fields = _fields_decoder.decode(body)
-    except msgspec.ValidationError as error:
-        where = _PATH.search(str(error))
-        sentence = str(error)[: where.start()] if where else str(error)
-        raise BadBody(f"{sentence}.", where.group(1) if where else None, "invalid_type") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadBody(f"The body cannot be read: {error}.", None, "invalid_json") from None
-    unknown = next((name for name in fields if name not in known), None)
-    if unknown is not None:
-        name = unknown[:64]
-        raise BadBody(f"The field {name!r} is not supported; remove it.", name, "unsupported_value")
-    return value
-
-
-def _chat_request(body: ChatBody, lease: Lease, idx: int) -> LineRequest:
-    _refuse_unsupported(body)
+def _chat_request(body: ChatBody, seed: int) -> LineRequest:
     kind = body.response_format.get("type") if isinstance(body.response_format, dict) else None
     _refuse_unless(body.response_format is None or kind == "text", "response_format")
-    _refuse_unless(not body.logprobs and not body.top_logprobs, "logprobs")
     _refuse_unless(not body.tools, "tools")
     _refuse_unless(body.tool_choice in (None, "none", "auto"), "tool_choice")
-    if not body.messages:
-        raise BadBody("messages must hold at least one message.", "messages", "invalid_value")
+    _refuse_unless(body.stream_options is None, "stream_options")
+    require(bool(body.messages), "messages must hold at least one message.", "messages")
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise BadBody("Give max_completion_tokens or max_tokens, not both.", "max_tokens")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     messages = tuple(_message(number, item) for number, item in enumerate(body.messages))
-    return _request(body, Prompt(messages=messages), limit, lease, idx)
-
-
-def _completion_request(body: CompletionBody, lease: Lease, idx: int) -> LineRequest:
-    _refuse_unsupported(body)
-    _refuse_unless(body.best_of in (None, 1), "best_of")
-    _refuse_unless(not body.echo, "echo")
-    _refuse_unless(body.logprobs is None, "logprobs")
-    _refuse_unless(not body.suffix, "suffix")
-    limit = _COMPLETIONS_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    if isinstance(body.prompt, str):
-        return _request(body, Prompt(text=body.prompt), limit, lease, idx)
-    if isinstance(body.prompt, list) and all(type(token) is int for token in body.prompt):
-        return _request(body, Prompt(token_ids=tuple(body.prompt)), limit, lease, idx)
-    raise BadBody("prompt must be one text or one list of token ids.", "prompt", "invalid_type")
-
-
-def _request(
-    body: _Sampling, prompt: Prompt, limit: int | None, lease: Lease, idx: int
-) -> LineRequest:
-    temperature = 1.0 if body.temperature is None else body.temperature
-    _require(0 <= temperature <= 2, "temperature must be between 0 and 2.", "temperature")
-    _require(limit is None or limit >= 1, "max_tokens must be at least 1.", "max_tokens")
-    top_p = 1.0 if body.top_p is None else body.top_p
-    _require(0 < top_p <= 1, "top_p must be above 0 and at most 1.", "top_p")
-    top_k = body.top_k or 0
-    _require(top_k >= 0, "top_k must not be negative; 0 is off.", "top_k")
     return LineRequest(
-        endpoint=lease.endpoint,
+        endpoint=CHAT,
         model=body.model,
-        prompt=prompt,
-        max_tokens=limit,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        seed=default_seed(lease, idx) if body.seed is None else body.seed,
-        stop=_stops(body.stop),
-        stop_token_ids=tuple(body.stop_token_ids or ()),
-        ignore_eos=bool(body.ignore_eos),
+        prompts=(Prompt(messages=messages),),
+        sampling=read_sampling(body, limit, _chat_logprobs(body), seed),
+        n=_choices(body.n, num_prompts=1),
     )
+
+
+def _chat_logprobs(body: ChatBody) -> int | None:
+    """How many of the likeliest tokens to tell per token; None where none are asked for."""
+    top = body.top_logprobs or 0
+    _require_top(top, "top_logprobs")
+    if not body.logprobs:
+        require(not top, "top_logprobs needs logprobs to be true.", "top_logprobs")
+        return None
+    return top
+
+
+def _completion_request(body: CompletionBody, seed: int) -> LineRequest:
+    _refuse_unless(body.stream_options is None, "stream_options")
+    _refuse_unless(not body.suffix, "suffix")
+    prompts = _prompts(body.prompt)
+    n = _choices(body.n, len(prompts))
+    if body.best_of not in (None, n):
+        raise BadBody(
+            "best_of is supported only where it equals n.", "best_of", "unsupported_value"
+        )
+    if body.logprobs is not None:
+        _require_top(body.logprobs, "logprobs")
+        if body.echo:
+            raise BadBody(
+                "echo is not supported with logprobs: those of a prompt are not computed.",
+                "echo",
+                "unsupported_value",
+            )
+    limit = _COMPLETIONS_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    return LineRequest(
+        endpoint=COMPLETIONS,
+        model=body.model,
+        prompts=prompts,
+        sampling=read_sampling(body, limit, body.logprobs, seed),
+        n=n,
+        echo=bool(body.echo),
+    )
+
+
+def _prompts(prompt: str | list[object] | None) -> tuple[Prompt, ...]:
+    """One text, several, one list of token ids, or several."""
+    if isinstance(prompt, str):
+        return (Prompt(text=prompt),)
+    if isinstance(prompt, list) and prompt:
+        if all(type(token) is int for token in prompt):
+            return (Prompt(token_ids=_ids(prompt)),)
+        if all(isinstance(text, str) for text in prompt):
+            return tuple(Prompt(text=str(text)) for text in prompt)
+        if all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in prompt):
+            return tuple(Prompt(token_ids=_ids(ids)) for ids in prompt)
+    raise BadBody(
+        "prompt must be a text, a list of texts, or one or more lists of token ids.",
+        "prompt",
+        "invalid_type",
+    )
+
+
+def _ids(tokens: object) -> tuple[int, ...]:
+    return msgspec.convert(tokens, tuple[int, ...])
+
+
+def _choices(n: int | None, num_prompts: int) -> int:
+    """How many choices each prompt has."""
+    count = 1 if n is None else n
+    require(1 <= count <= MAX_CHOICES, f"n must be between 1 and {MAX_CHOICES}.", "n")
+    require(
+        count * num_prompts <= MAX_CHOICES,
+        f"A line has at most {MAX_CHOICES} choices, its prompts times n; split it.",
+        "prompt",
+    )
+    return count
 
 
 def _message(number: int, item: Message) -> dict[str, str]:
@@ -232,30 +178,10 @@ def _message(number: int, item: Message) -> dict[str, str]:
     return {"role": role, "content": "".join(texts)}
 
 
-def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    _require(len(stops) <= _MAX_STOPS, f"stop has at most {_MAX_STOPS} strings.", "stop")
-    _require(
-        all(0 < len(text) <= _MAX_STOP_LETTERS for text in stops),
-        f"Each stop string has 1 to {_MAX_STOP_LETTERS} characters.",
-        "stop",
-    )
-    return stops
-
-
-def _refuse_unsupported(body: _Sampling) -> None:
-    _refuse_unless(body.n in (None, 1), "n")
-    _refuse_unless(not body.frequency_penalty, "frequency_penalty")
-    _refuse_unless(not body.presence_penalty, "presence_penalty")
-    _refuse_unless(not body.logit_bias, "logit_bias")
-    _refuse_unless(body.stream_options is None, "stream_options")
+def _require_top(count: int, param: str) -> None:
+    require(0 <= count <= MAX_LOGPROBS, f"{param} must be between 0 and {MAX_LOGPROBS}.", param)
 
 
 def _refuse_unless(fine: bool, param: str) -> None:
     if not fine:
         raise BadBody(f"{param} is not supported yet; remove it.", param, "unsupported_value")
-
-
-def _require(fine: bool, message: str, param: str) -> None:
-    if not fine:
-        raise BadBody(message, param)

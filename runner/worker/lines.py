@@ -6,7 +6,7 @@ from runner.domain.answers import error_body, refusal_line, success_line
 from runner.domain.ids import item_id
 from runner.domain.leases import FinishedItem, ItemInput, Lease, LineMetrics, ShardKey
 from runner.inference.answers import answer_body
-from runner.inference.backend import Completion, LineRefusal, Outcome
+from runner.inference.backend import LineRefusal, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,12 @@ def finished_outcome(outcome: Outcome) -> FinishedItem:
     """The result of a task that ended in the backend."""
     task = outcome.task
     wire_id = item_id(task.lease.key.job_id, task.idx)
-    match outcome.answer:
-        case Completion() as completion:
-            body = answer_body(task, completion, outcome.metrics)
-            line = success_line(wire_id, task.custom_id, body)
-            return FinishedItem(task.lease, task.idx, False, line, outcome.metrics)
-        case LineRefusal() as refusal:
-            line = _refused(wire_id, task.custom_id, refusal)
-            return FinishedItem(task.lease, task.idx, True, line, outcome.metrics)
+    if isinstance(outcome.answer, LineRefusal):
+        line = _refused(wire_id, task.custom_id, outcome.answer)
+        return FinishedItem(task.lease, task.idx, True, line, outcome.metrics)
+    body = answer_body(task, outcome.answer, outcome.metrics)
+    line = success_line(wire_id, task.custom_id, body)
+    return FinishedItem(task.lease, task.idx, False, line, outcome.metrics)
 
 
 def finished_refusal(lease: Lease, item: ItemInput, refusal: LineRefusal) -> FinishedItem:

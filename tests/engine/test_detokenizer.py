@@ -156,3 +156,13 @@ def test_text_of_any_tokens_equals_decoding_them_at_once(ids: list[int]) -> None
         detokenizer = Detokenizer(decode, stop, encode("prompt"))
         feed(detokenizer, ids)
         assert detokenizer.text() == decode(ids)
+
+
+def test_a_stop_string_that_came_too_early_never_stops_the_output() -> None:
+    detokenizer = Detokenizer(decode, ("b", "a long stop"), encode("prompt"))
+    early = [detokenizer.append(token_id, may_stop=False) for token_id in encode("abc")]
+    late = [detokenizer.append(token_id) for token_id in encode("de")]
+    assert not any([*early, *late])
+    assert detokenizer.text() == "abcde"
+    assert feed(detokenizer, encode("xb")) == 2
+    assert detokenizer.text() == "abcdex"

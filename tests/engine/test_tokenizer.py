@@ -5,10 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+from test_detokenizer import fallback_tokenizer
 from tiny_models import EOS_ID, save_tokenizer
 from transformers import AutoTokenizer
 
 from engine.errors import InvalidParams, UnsupportedModel
+from engine.token_bytes import TokenBytes
 from engine.tokenizer import Tokenizer
 
 CONVERSATIONS = [
@@ -149,3 +151,17 @@ def test_missing_and_broken_files_are_unsupported(tmp_path: Path) -> None:
 
 def test_largest_token_id_is_known(tmp_path: Path) -> None:
     assert tokenizer_with(tmp_path, None).num_token_ids == EOS_ID + 1
+
+
+def test_bytes_of_tokens_add_up_to_the_text(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with(tmp_path, None)
+    text = "the land \u2603 \x00\xa0\xad\n"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert b"".join(map(tokenizer.token_bytes, ids)).decode() == text
+    assert tokenizer.token_bytes(EOS_ID) == b"<end>"
+    assert tokenizer.token_bytes(10_000) == b""
+
+
+def test_bytes_of_a_sentencepiece_vocabulary_are_read_from_its_names() -> None:
+    tokens = TokenBytes(fallback_tokenizer())
+    assert [tokens.of(i) for i in (1, 3, 4, 4 + 0xE2)] == [b" Hello", b"!", b"\x00", b"\xe2"]

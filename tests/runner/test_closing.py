@@ -40,7 +40,7 @@ def test_a_job_without_a_failing_line_has_no_error_file(workshop: Workshop) -> N
 def test_a_job_whose_every_line_failed_is_completed_with_an_error_file_only(
     workshop: Workshop,
 ) -> None:
-    job_id = drained_job(workshop, [make_item(str(n), n=2) for n in range(5)])
+    job_id = drained_job(workshop, [make_item(str(n), stream_options={}) for n in range(5)])
     workshop.close(job_id)
     job = workshop.job(job_id)
     assert (job.state, job.totals.succeeded, job.totals.failed) == ("completed", 0, 5)

@@ -44,7 +44,7 @@ def finished_job(workshop: Workshop, lines: int = 40) -> JobId:
     """A completed job whose every third line has failed."""
     job_id = workshop.make_job(
         [
-            make_item(f"line-{n}", f"Tale {n}", **({"n": 2} if n % 3 == 0 else {}))
+            make_item(f"line-{n}", f"Tale {n}", **({"stream_options": {}} if n % 3 == 0 else {}))
             for n in range(lines)
         ]
     )
@@ -175,7 +175,9 @@ def test_an_index_entry_stands_for_1024_lines_of_the_input(make_workshop: MakeWo
 
 
 def test_a_running_jobs_files_are_snapshots(workshop: Workshop) -> None:
-    job_id = workshop.make_job([*make_items(4), make_item("bad", n=2), *make_items(3, start=10)])
+    job_id = workshop.make_job(
+        [*make_items(4), make_item("bad", stream_options={}), *make_items(3, start=10)]
+    )
     assert workshop.snapshot(job_id, "output") == workshop.snapshot(job_id, "error") == b""
     worker_id = workshop.make_worker()
     first, second = workshop.claim(worker_id, shards=2)

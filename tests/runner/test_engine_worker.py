@@ -127,7 +127,7 @@ def test_a_worker_drains_what_waits_and_what_comes(
     first = workshop.make_job(500)
     live = start_worker(workshop)
     finish(workshop, first)
-    second = workshop.make_job([*make_items(99), make_item("bad", n=2)])
+    second = workshop.make_job([*make_items(99), make_item("bad", stream_options={})])
     finish(workshop, second)
     assert workshop.job(first).totals.succeeded == 500
     job = workshop.job(second)

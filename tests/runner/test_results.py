@@ -174,7 +174,7 @@ def test_a_copy_that_waits_too_long_is_an_error_to_try_again(workshop: Workshop)
 
 
 def test_each_success_has_one_ledger_row_and_no_failure_has_any(workshop: Workshop) -> None:
-    lines = [*make_items(3), make_item("bad", temperature=9), make_item("worse", n=2)]
+    lines = [*make_items(3), make_item("bad", temperature=9), make_item("worse", stream_options={})]
     job_id = workshop.make_job(lines)
     worker_id = workshop.make_worker()
     workshop.drain(worker_id)
@@ -209,7 +209,7 @@ def test_ledger_shards_job_and_report_tell_the_same_sums(
     workshop = make_workshop()
     with workshop.sessions.begin() as session:
         set_price(session, workshop.model.id, PRICES)
-    job_id = workshop.make_job([*make_items(11), make_item("bad", n=3)])
+    job_id = workshop.make_job([*make_items(11), make_item("bad", stream_options={})])
     worker_id = workshop.make_worker()
     while held := workshop.claim(worker_id, shards=1):
         workshop.run(worker_id, held)
