@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
 from safetensors.torch import load_file, save_file
 from test_line_bodies import COMPLETIONS, HELLO, lease_for, line_of, refusal_of, request_of
 from tiny_models import VOCAB_SIZE, save_model
@@ -134,7 +136,9 @@ def test_choices_of_several_prompts_stand_in_the_order_of_the_prompts() -> None:
 
 def test_logprobs_of_a_chat_have_the_shape_of_the_contract() -> None:
     body = {"messages": HELLO, "logprobs": True, "top_logprobs": 2}
-    (choice,) = answer_to(body)["choices"]
+    answer = answer_to(body)
+    ChatCompletion.model_validate(answer, strict=True)
+    (choice,) = answer["choices"]
     content = choice["logprobs"]["content"]
     assert "".join(entry["token"] for entry in content) == choice["message"]["content"]
     for entry in content:
@@ -147,7 +151,9 @@ def test_logprobs_of_a_chat_have_the_shape_of_the_contract() -> None:
 
 
 def test_logprobs_of_a_completion_have_the_shape_of_the_contract() -> None:
-    (choice,) = answer_to({"prompt": "Once", "logprobs": 3}, COMPLETIONS)["choices"]
+    answer = answer_to({"prompt": "Once", "logprobs": 3}, COMPLETIONS)
+    Completion.model_validate(answer, strict=True)
+    (choice,) = answer["choices"]
     told = choice["logprobs"]
     assert set(told) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
     for token, offset in zip(told["tokens"], told["text_offset"], strict=True):
