@@ -16,6 +16,7 @@ from runner.domain.lines import LineError, ParsedLine, RawLine, parse_line
 from runner.domain.sharding import PrefixKeys, shards_of
 
 FAULTS_KEPT = 1000
+_MODEL_NAME_LETTERS = 200  # a longer name names nothing, and is neither looked up nor kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,7 @@ class Intake:
         return shards_of(idx[order], shard_lines)
 
     def _check_model(self, name: str) -> None:
-        if name not in self._models:
-            self._models[name] = self._find_model(name)
-        model_id = self._models[name]
+        model_id = self._model_of(name)
         if model_id is None:
             raise LineError("model_not_found", f"There is no model {name[:100]!r}.", "body.model")
         if self.model_id is None:
@@ -134,6 +133,13 @@ class Intake:
                 f"Earlier lines name the model {self._model_name!r}; a file has one model.",
                 "body.model",
             )
+
+    def _model_of(self, name: str) -> ModelId | None:
+        if len(name) > _MODEL_NAME_LETTERS or not name.isprintable():
+            return None
+        if name not in self._models:
+            self._models[name] = self._find_model(name)
+        return self._models[name]
 
     def _note(self, idx: int, number: int, parsed: ParsedLine) -> None:
         self._keys.add(parsed.prompt)

@@ -4,6 +4,7 @@ Lines are bytes, split on ``\\n`` only. Envelope and body are decoded by msgspec
 what was checked is what runs.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +13,11 @@ import msgspec
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 MAX_CUSTOM_ID = 512  # characters
+MAX_DEPTH = 64  # levels of objects and lists in a line
+_INT64 = range(-(2**63), 2**63)
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_HALF_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ABOUT_ESCAPES = re.compile("truncated|surrogate|escape", re.IGNORECASE)
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -64,6 +70,14 @@ class RawLine:
 _line_decoder = msgspec.json.Decoder(Line)
 _body_decoder = msgspec.json.Decoder(BodyHead)
 _any_decoder = msgspec.json.Decoder()
+_OUT_OF_RANGE = (
+    "The line holds a number out of range: numbers are finite, integers have at most 64 bits; "
+    "write others as strings."
+)
+_HALF_A_PAIR = (
+    "The line holds one half of a surrogate pair (\\ud800 to \\udfff); write the whole character."
+)
+_TOO_DEEP = f"The line is nested deeper than {MAX_DEPTH} levels."
 
 
 def split_lines(pieces: Iterable[bytes], max_line_bytes: int) -> Iterator[RawLine]:
@@ -109,18 +123,18 @@ def parse_line(data: bytes, endpoint: str, max_line_bytes: int) -> ParsedLine:
     """
     if len(data) > max_line_bytes:
         raise LineError("line_too_long", f"The line has more than {max_line_bytes:,} bytes.")
+    fields = _read_fields(data)
     try:
-        _check_utf8(data)
         line = _line_decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _envelope_fault(data, error) from None
+    except msgspec.DecodeError as error:
+        raise _envelope_fault(fields, error) from None
     _check_custom_id(line.custom_id)
     if line.url != endpoint:
         code = "url_mismatch" if line.url in ENDPOINTS else "invalid_url"
         raise LineError(
             code, f"url is {line.url[:100]!r}, but the batch was made for {endpoint!r}.", "url"
         )
-    head = _body_head(line.body)
+    head = _body_head(fields["body"], line.body)
     if head.stream:
         raise LineError(
             "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
@@ -128,10 +142,41 @@ def parse_line(data: bytes, endpoint: str, max_line_bytes: int) -> ParsedLine:
     return ParsedLine(line.custom_id, head.model, bytes(head.messages) or bytes(head.prompt))
 
 
-def _check_utf8(data: bytes) -> None:
-    """The decoder looks into strings it returns only, not into those that stay raw."""
-    if not data.isascii():
-        data.decode()
+def _read_fields(data: bytes) -> dict[str, Any]:
+    """Decode all of a line once: what stays raw later has been looked into here.
+
+    Raises:
+        LineError: it is not one JSON object whose every string, number and level is sound.
+    """
+    try:
+        if not data.isascii():
+            data.decode()
+        value = _any_decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise LineError("invalid_json_line", _why_unreadable(data, error)) from None
+    if not isinstance(value, dict):
+        raise LineError("invalid_json_line", "The line is JSON, but not an object.")
+    _check_values(value)
+    return value
+
+
+def _check_values(line: dict[str, Any]) -> None:
+    """Refuse what other readers of the line would stumble over: huge integers, deep nesting."""
+    level: list[Any] = [line]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            kind = type(value)
+            if kind is dict:
+                below += value.values()
+            elif kind is list:
+                below += value
+            elif kind is int and value not in _INT64:
+                raise LineError("invalid_json_line", _OUT_OF_RANGE)
+        if not below:
+            return
+        level = below
+    raise LineError("invalid_json_line", _TOO_DEEP)
 
 
 def _check_custom_id(custom_id: str) -> None:
@@ -143,34 +188,43 @@ def _check_custom_id(custom_id: str) -> None:
         )
 
 
-def _body_head(body: msgspec.Raw) -> BodyHead:
+def _body_head(fields: Any, body: msgspec.Raw) -> BodyHead:  # noqa: ANN401
     try:
         return _body_decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _body_fault(body, error) from None
+    except msgspec.DecodeError as error:
+        raise _body_fault(fields, error) from None
 
 
-def _envelope_fault(data: bytes, error: Exception) -> LineError:
-    """Say precisely what is wrong with an envelope that did not decode."""
+def _why_unreadable(data: bytes, error: Exception) -> str:
+    """A sentence for bytes that are not JSON."""
+    if data.startswith(_UTF16_MARKS) or b"\0" in data[:4]:
+        return "The line is not UTF-8 but looks like UTF-16; save the file as UTF-8."
     if isinstance(error, UnicodeDecodeError):
-        return LineError("invalid_json_line", f"The line is not UTF-8 at byte {error.start}.")
-    fields = _as_object(data)
-    if fields is None:
-        return LineError("invalid_json_line", f"The line is not one JSON object: {_brief(error)}.")
+        return f"The line is not UTF-8 at byte {error.start}."
+    if isinstance(error, RecursionError):
+        return _TOO_DEEP
+    if "out of range" in str(error):
+        return _OUT_OF_RANGE
+    if _HALF_ESCAPE.search(data) and _ABOUT_ESCAPES.search(str(error)):
+        return _HALF_A_PAIR
+    return f"The line is not one JSON object: {str(error)[:200].rstrip('.')}."
+
+
+def _envelope_fault(fields: dict[str, Any], error: Exception) -> LineError:
+    """Say precisely what is wrong with an envelope whose JSON is sound."""
     for name in ("custom_id", "method", "url", "body"):
         if name not in fields:
             return LineError("missing_required_parameter", f"The line has no {name}.", name)
-    for name, kind, word in (("custom_id", str, "a string"), ("url", str, "a string")):
-        if not isinstance(fields[name], kind):
-            return LineError("invalid_type", f"{name} must be {word}.", name)
+    for name in ("custom_id", "url"):
+        if not isinstance(fields[name], str):
+            return LineError("invalid_type", f"{name} must be a string.", name)
     if fields["method"] != "POST":
         return LineError("invalid_request", 'method must be "POST".', "method")
-    return LineError("invalid_json_line", f"The line cannot be read: {_brief(error)}.")
+    return LineError("invalid_json_line", f"The line cannot be read: {error}.")
 
 
-def _body_fault(body: msgspec.Raw, error: Exception) -> LineError:
-    fields = _as_object(body)
-    if fields is None:
+def _body_fault(fields: Any, error: Exception) -> LineError:  # noqa: ANN401
+    if not isinstance(fields, dict):
         return LineError("invalid_type", "body must be a JSON object.", "body")
     if "model" not in fields:
         return LineError("missing_required_parameter", "The body names no model.", "body.model")
@@ -178,18 +232,4 @@ def _body_fault(body: msgspec.Raw, error: Exception) -> LineError:
         return LineError("invalid_type", "model must be a string.", "body.model")
     if not isinstance(fields.get("stream"), bool | None):
         return LineError("invalid_type", "stream must be true or false.", "body.stream")
-    return LineError("invalid_json_line", f"The body cannot be read: {_brief(error)}.", "body")
-
-
-def _as_object(data: bytes | msgspec.Raw) -> dict[str, Any] | None:
-    try:
-        value = _any_decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _brief(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return str(error)[:200].rstrip(".")
+    return LineError("invalid_json_line", f"The body cannot be read: {error}.", "body")

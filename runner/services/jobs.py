@@ -8,7 +8,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from runner.db.models import File, Job, OutboxEvent, Shard
+from runner.db.models import Job, OutboxEvent, Shard
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
 from runner.domain.lines import ENDPOINTS
@@ -174,9 +174,13 @@ def _check_metadata(metadata: dict[str, str] | None) -> None:
 
 
 def _check_input_file(session: Session, project_id: ProjectId, file_id: FileId) -> None:
-    row = session.get(File, file_id)
-    if row is None or row.project_id != project_id or row.deleted_at is not None:
-        raise InvalidRequest("There is no such file in this project.", param="input_file_id")
+    try:
+        row = files.visible_file(session, project_id, file_id)
+    except NotFound:
+        raise InvalidRequest(
+            "There is no such file in this project; it may have expired or been deleted.",
+            param="input_file_id",
+        ) from None
     if row.purpose != files.INPUT_PURPOSE:
         raise InvalidRequest(
             f"The file's purpose is {row.purpose!r}; it must be 'batch'.", param="input_file_id"
