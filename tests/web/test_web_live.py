@@ -53,7 +53,7 @@ def server(settings: Settings, runtime: Runtime) -> Iterator[Server]:
         "DATABASE_URL": str(settings.database_url),
         "BROKER_URL": str(settings.broker_url),
         "TOKENMILL_DATA_DIR": str(settings.data_dir),
-        "TOKENMILL_MAX_FILE_BYTES": str(128 * MIB),
+        "TOKENMILL_MAX_FILE_BYTES": str(256 * MIB),
     }
     command = [sys.executable, "-m", "gunicorn", "web:create_app()"]
     options = ["--bind", f"127.0.0.1:{port}", "--worker-class", "gthread", "--threads", "4"]
@@ -148,7 +148,7 @@ def test_the_official_client_learns_of_a_file_too_large(
 ) -> None:
     path = tmp_path / "large.jsonl"
     with path.open("wb") as file:
-        file.truncate(160 * MIB)
+        file.truncate(300 * MIB)
     with pytest.raises(openai.APIStatusError) as refused:
         openai_client.with_options(max_retries=0).files.create(file=path, purpose="batch")
     assert (refused.value.status_code, refused.value.code) == (413, "file_too_large")
@@ -171,6 +171,20 @@ def test_a_large_file_goes_in_and_out_in_flat_memory(server: Server, api_key: st
     connection.close()
     assert received == file["bytes"] == size
     assert max(peaks) - before < 40 * MIB
+
+
+@pytest.mark.slow
+def test_200_megabytes_of_lines_go_in_while_the_process_grows_by_less_than_80(
+    server: Server, api_key: str
+) -> None:
+    _upload(server, api_key, MIB)
+    before = server.resident_bytes()
+    peaks: list[int] = []
+    file = _upload(server, api_key, 200 * MIB, lambda: peaks.append(server.resident_bytes()))
+    assert file["bytes"] == 200 * MIB
+    growth = max(peaks) - before
+    sys.stdout.write(f"an upload of 200 MiB grew the web process by {growth / MIB:.1f} MiB\n")
+    assert growth < 80 * 10**6
 
 
 def test_an_upload_of_unannounced_length_is_taken(server: Server, api_key: str) -> None:
