@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.domain.defaults import NO_DEFAULTS, Defaults
 from runner.domain.ids import ModelId
 from runner.domain.lines import LineError, ParsedLine, RawLine, parse_line
 from runner.domain.sharding import PrefixKeys, shards_of
@@ -52,7 +53,11 @@ class Intake:
     """One pass over one file. Lines are numbered ``idx`` 0, 1, 2, … without the blank ones."""
 
     def __init__(
-        self, endpoint: str, max_line_bytes: int, find_model: Callable[[str], ModelId | None]
+        self,
+        endpoint: str,
+        max_line_bytes: int,
+        find_model: Callable[[str], ModelId | None],
+        defaults: Defaults = NO_DEFAULTS,
     ) -> None:
         self.faults: list[LineFault] = []
         self.fault_count = 0
@@ -62,6 +67,7 @@ class Intake:
         self._endpoint = endpoint
         self._max_line_bytes = max_line_bytes
         self._find_model = find_model
+        self._defaults = defaults
         self._models: dict[str, ModelId | None] = {}
         self._keys = PrefixKeys()
         self._idx = array("i")
@@ -75,7 +81,7 @@ class Intake:
         self.total += 1
         custom_id = None
         try:
-            parsed = parse_line(line.data, self._endpoint, self._max_line_bytes)
+            parsed = parse_line(line.data, self._endpoint, self._max_line_bytes, self._defaults)
             custom_id = parsed.custom_id
             self._check_model(parsed.model)
         except LineError as error:

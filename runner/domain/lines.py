@@ -4,20 +4,17 @@ Lines are bytes, split on ``\\n`` only. Envelope and body are decoded by msgspec
 what was checked is what runs.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
+from runner.domain.defaults import NO_DEFAULTS, Defaults
+from runner.domain.sound_json import UnsoundJson, read_json
+
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 MAX_CUSTOM_ID = 512  # characters
-MAX_DEPTH = 64  # levels of objects and lists in a line
-_INT64 = range(-(2**63), 2**63)
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_HALF_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_ABOUT_ESCAPES = re.compile("truncated|surrogate|escape", re.IGNORECASE)
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -41,7 +38,7 @@ class BodyHead(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ParsedLine:
-    """A line that passed: its custom id, its model, and its prompt as written (bytes)."""
+    """A line that passed: its custom id, its model, and its own part of the prompt as written."""
 
     custom_id: str
     model: str
@@ -69,15 +66,6 @@ class RawLine:
 
 _line_decoder = msgspec.json.Decoder(Line)
 _body_decoder = msgspec.json.Decoder(BodyHead)
-_any_decoder = msgspec.json.Decoder()
-_OUT_OF_RANGE = (
-    "The line holds a number out of range: numbers are finite, integers have at most 64 bits; "
-    "write others as strings."
-)
-_HALF_A_PAIR = (
-    "The line holds one half of a surrogate pair (\\ud800 to \\udfff); write the whole character."
-)
-_TOO_DEEP = f"The line is nested deeper than {MAX_DEPTH} levels."
 
 
 def split_lines(pieces: Iterable[bytes], max_line_bytes: int) -> Iterator[RawLine]:
@@ -115,8 +103,10 @@ def _non_blank(number: int, offset: int, data: bytes, max_line_bytes: int) -> It
         yield RawLine(number, offset, data)
 
 
-def parse_line(data: bytes, endpoint: str, max_line_bytes: int) -> ParsedLine:
-    """Check one line against its job's endpoint.
+def parse_line(
+    data: bytes, endpoint: str, max_line_bytes: int, defaults: Defaults = NO_DEFAULTS
+) -> ParsedLine:
+    """Check one line against its job's endpoint, with the job's defaults under its body.
 
     Raises:
         LineError: the first fault found, with code, sentence and param.
@@ -134,49 +124,24 @@ def parse_line(data: bytes, endpoint: str, max_line_bytes: int) -> ParsedLine:
         raise LineError(
             code, f"url is {line.url[:100]!r}, but the batch was made for {endpoint!r}.", "url"
         )
-    head = _body_head(fields["body"], line.body)
+    head = _body_head(defaults.under(line.body))
     if head.stream:
         raise LineError(
             "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
         )
-    return ParsedLine(line.custom_id, head.model, bytes(head.messages) or bytes(head.prompt))
+    prompt = bytes(head.messages)[defaults.shared_bytes :] or bytes(head.prompt)
+    return ParsedLine(line.custom_id, head.model, prompt)
 
 
 def _read_fields(data: bytes) -> dict[str, Any]:
-    """Decode all of a line once: what stays raw later has been looked into here.
-
-    Raises:
-        LineError: it is not one JSON object whose every string, number and level is sound.
-    """
+    """Decode all of a line once: what stays raw later has been looked into here."""
     try:
-        if not data.isascii():
-            data.decode()
-        value = _any_decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise LineError("invalid_json_line", _why_unreadable(data, error)) from None
+        value = read_json(data)
+    except UnsoundJson as error:
+        raise LineError("invalid_json_line", f"The line {error}.") from None
     if not isinstance(value, dict):
         raise LineError("invalid_json_line", "The line is JSON, but not an object.")
-    _check_values(value)
     return value
-
-
-def _check_values(line: dict[str, Any]) -> None:
-    """Refuse what other readers of the line would stumble over: huge integers, deep nesting."""
-    level: list[Any] = [line]
-    for _ in range(MAX_DEPTH + 1):
-        below: list[Any] = []
-        for value in level:
-            kind = type(value)
-            if kind is dict:
-                below += value.values()
-            elif kind is list:
-                below += value
-            elif kind is int and value not in _INT64:
-                raise LineError("invalid_json_line", _OUT_OF_RANGE)
-        if not below:
-            return
-        level = below
-    raise LineError("invalid_json_line", _TOO_DEEP)
 
 
 def _check_custom_id(custom_id: str) -> None:
@@ -188,26 +153,11 @@ def _check_custom_id(custom_id: str) -> None:
         )
 
 
-def _body_head(fields: Any, body: msgspec.Raw) -> BodyHead:  # noqa: ANN401
+def _body_head(body: msgspec.Raw) -> BodyHead:
     try:
         return _body_decoder.decode(body)
     except msgspec.DecodeError as error:
-        raise _body_fault(fields, error) from None
-
-
-def _why_unreadable(data: bytes, error: Exception) -> str:
-    """A sentence for bytes that are not JSON."""
-    if data.startswith(_UTF16_MARKS) or b"\0" in data[:4]:
-        return "The line is not UTF-8 but looks like UTF-16; save the file as UTF-8."
-    if isinstance(error, UnicodeDecodeError):
-        return f"The line is not UTF-8 at byte {error.start}."
-    if isinstance(error, RecursionError):
-        return _TOO_DEEP
-    if "out of range" in str(error):
-        return _OUT_OF_RANGE
-    if _HALF_ESCAPE.search(data) and _ABOUT_ESCAPES.search(str(error)):
-        return _HALF_A_PAIR
-    return f"The line is not one JSON object: {str(error)[:200].rstrip('.')}."
+        raise _body_fault(msgspec.json.decode(body), error) from None
 
 
 def _envelope_fault(fields: dict[str, Any], error: Exception) -> LineError:

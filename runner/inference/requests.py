@@ -131,7 +131,7 @@ def parse_request(data: bytes, lease: Lease, idx: int) -> LineRequest:
     Raises:
         BadBody: a field is missing, of the wrong type, or asks for what is not offered.
     """
-    body = _line_decoder.decode(data).body
+    body = lease.defaults.under(_line_decoder.decode(data).body)
     if lease.endpoint == CHAT:
         return _chat_request(_decode(_chat_decoder, body, _CHAT_FIELDS), lease, idx)
     return _completion_request(_decode(_completion_decoder, body, _COMPLETION_FIELDS), lease, idx)

@@ -1,22 +1,19 @@
 """Files made to hurt, over the wire: each bad line is named, and every other line is answered."""
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import func, select, text, update
+from wire_lines import CHAT, chat, line, lines_of
 
 from runner.config import Settings
 from runner.db.models import File, Job
 from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, decode
 from runner.runtime import Runtime
-from runner.services.closing import close_job
 from runner.services.ingest import run_ingest
-from runner.services.reconcile import reconcile
-from runner.worker.engine_worker import EngineWorker
 
 Upload = Callable[..., dict[str, Any]]
 MakeBatch = Callable[..., dict[str, Any]]
@@ -24,22 +21,7 @@ RunBatch = Callable[..., dict[str, Any]]
 Fault = tuple[str, str | None]
 
 MIB = 1024**2
-CHAT = "/v1/chat/completions"
-ENDED = {"completed", "failed", "expired", "cancelled"}
 JSON, TYPE, MISSING = "invalid_json_line", "invalid_type", "missing_required_parameter"
-
-
-def line(custom_id: str = "x", **fields: object) -> bytes:
-    """A good line, but for the fields given."""
-    body = {"model": "org/tiny", "messages": [{"role": "user", "content": "Hello."}]}
-    whole = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body, **fields}
-    return json.dumps({name: value for name, value in whole.items() if value != "absent"}).encode()
-
-
-def chat(custom_id: str = "x", **fields: object) -> bytes:
-    """A good line, but for the fields of its body."""
-    body = {"model": "org/tiny", "messages": [{"role": "user", "content": "Hello."}], **fields}
-    return line(custom_id, body=body)
 
 
 def raw(value: bytes, name: bytes = b"seed") -> bytes:
@@ -164,44 +146,6 @@ GOOD_LINES = {
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"max_file_bytes": 32 * MIB})
-
-
-@pytest.fixture
-def run_batch(
-    api: FlaskClient, runtime: Runtime, upload: Upload, make_batch: MakeBatch
-) -> RunBatch:
-    """Runs a file to its end with a real worker on the stub; returns the batch object."""
-
-    def run_batch(data: bytes, **fields: object) -> dict[str, Any]:
-        batch = make_batch(input_file_id=upload(data)["id"], **fields)
-        job_id = decode(JOB_PREFIX, batch["id"])
-        assert job_id is not None
-        assert run_ingest(runtime.sessions, runtime.settings, job_id)
-        worker = EngineWorker(runtime.settings, runtime.sessions, None, lambda: None)
-        worker.start()
-        try:
-            for _ in range(600):
-                reconcile(runtime.sessions, runtime.settings)
-                with runtime.transaction() as session:
-                    close_job(session, job_id)
-                batch = api.get(f"/v1/batches/{batch['id']}").get_json()
-                if batch["status"] in ENDED:
-                    return batch
-                time.sleep(0.05)
-        finally:
-            worker.drain()
-            worker.join()
-        raise AssertionError(f"the batch stays {batch['status']}")
-
-    return run_batch
-
-
-def lines_of(api: FlaskClient, file_id: str | None) -> list[dict[str, Any]]:
-    """The lines of an output or error file."""
-    if file_id is None:
-        return []
-    data = api.get(f"/v1/files/{file_id}/content").data
-    return [json.loads(part) for part in data.split(b"\n")[:-1]]
 
 
 def named(number: int, data: bytes) -> bytes:

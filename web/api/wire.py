@@ -3,6 +3,7 @@
 Here, and in the routes beside it, a job is called a batch.
 """
 
+import json
 from datetime import datetime
 from typing import Any
 
@@ -90,6 +91,7 @@ def batch_object(job: JobRecord) -> Json:
         "usage": usage_object(job.totals),
         "metadata": job.metadata,
         "priority": job.priority,
+        "defaults": None if job.defaults is None else json.loads(job.defaults),
         "phase": job.phase,
         "phase_reason": job.phase_reason,
         "cost": {
