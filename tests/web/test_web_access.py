@@ -26,6 +26,10 @@ KEYED = {
     ("GET", "/v1/batches"): 200,
     ("GET", "/v1/batches/<batch_id>"): 404,
     ("POST", "/v1/batches/<batch_id>/cancel"): 404,
+    ("POST", "/v1/uploads"): 200,
+    ("POST", "/v1/uploads/<upload_id>/parts"): 404,
+    ("POST", "/v1/uploads/<upload_id>/complete"): 404,
+    ("POST", "/v1/uploads/<upload_id>/cancel"): 404,
     ("GET", "/v1/models"): 200,
     ("GET", "/v1/models/<path:name>"): 200,
     ("GET", "/api/jobs/<job_id>/report"): 404,
@@ -42,8 +46,10 @@ NAMELESS = [
     "file-\u0665",
     "%00",
     "batch_%00",
+    "upload_" + "0" * 26,
     "%ff",
 ]
+UPLOAD = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "batch"}
 SHARED = {"/v1/models", "/v1/models/<path:name>"}  # one registry serves all projects
 
 
@@ -56,13 +62,23 @@ def _routes(app: Flask) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def owned(make_batch: Callable[..., dict[str, Any]], model: str) -> dict[str, str]:
+def owned(
+    make_batch: Callable[..., dict[str, Any]],
+    model: str,
+    api: FlaskClient,
+    form: Callable[..., dict[str, Any]],
+) -> dict[str, str]:
     """Ids of things that belong to the first project."""
     batch = make_batch()
+    upload = api.post("/v1/uploads", json=UPLOAD).get_json()
+    sent = form(("data", b"{}", "upload"))
+    part = api.post(f"/v1/uploads/{upload['id']}/parts", **sent).get_json()
     return {
         "file_id": batch["input_file_id"],
         "batch_id": batch["id"],
         "job_id": batch["id"],
+        "upload_id": upload["id"],
+        "part_id": part["id"],
         "path:name": model,
     }
 
@@ -85,6 +101,12 @@ def call(client: FlaskClient, owned: dict[str, str], form: Callable[..., dict[st
             }
         elif route == ("POST", "/v1/files"):
             sent = form(("purpose", "batch"), ("file", b"{}", "a.jsonl"))
+        elif route == ("POST", "/v1/uploads"):
+            sent["json"] = UPLOAD
+        elif route[1].endswith("/parts"):
+            sent = form(("data", b"{}", "upload"))
+        elif route[1].endswith("/complete"):
+            sent["json"] = {"part_ids": [owned["part_id"]]}
         return client.open(path, method=method, headers=headers, **sent)
 
     return call

@@ -3,11 +3,11 @@
 from flask import Blueprint, request
 from flask.typing import ResponseReturnValue
 
-from runner.domain.errors import InvalidRequest, TooLarge
 from runner.services import files
 from runner.services.files import FileFilter
 from web.api.downloads import send_file
 from web.api.lists import list_object, read_ascending, read_limit
+from web.api.multipart import open_multipart
 from web.api.upload_form import UploadForm
 from web.api.wire import deleted_file_object, file_object, read_file_id
 from web.auth import current_caller
@@ -15,14 +15,12 @@ from web.request_scope import current_runtime, current_session
 
 bp = Blueprint("files", __name__)
 
-_FORM_BYTES = 2 * 1024**2  # more than a form weighs beside its file, plus one chunk of the file
-
 
 @bp.post("/files")
 def create_file() -> ResponseReturnValue:
     """Store an upload while it arrives."""
     max_bytes = current_runtime().settings.max_file_bytes
-    form = _open_form(max_bytes)
+    form = UploadForm(*open_multipart(max_bytes, "file"))
     project_id = current_caller().project_id
     file = files.create_file(current_session(), project_id, form.begin(), max_bytes)
     form.finish()
@@ -63,19 +61,3 @@ def delete_file(file_id: str) -> ResponseReturnValue:
     gone = read_file_id(file_id)
     files.delete_file(current_session(), current_caller().project_id, gone)
     return deleted_file_object(gone)
-
-
-def _open_form(max_bytes: int) -> UploadForm:
-    boundary = request.mimetype_params.get("boundary")
-    if request.mimetype != "multipart/form-data" or not boundary:
-        raise InvalidRequest(
-            "An upload is a multipart/form-data body.", code="invalid_multipart", param="file"
-        )
-    if (request.content_length or 0) > max_bytes + _FORM_BYTES:
-        raise TooLarge(
-            f"The file is larger than {max_bytes:,} bytes; split it.",
-            code="file_too_large",
-            param="file",
-        )
-    request.max_content_length = max_bytes + _FORM_BYTES
-    return UploadForm(request.stream, boundary)

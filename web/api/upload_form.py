@@ -7,15 +7,13 @@ which is stored with its first bytes.
 from collections.abc import Iterator
 from typing import IO
 
-from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, MultipartDecoder, NeedData
+from werkzeug.sansio.multipart import Data, Field, File
 
 from runner.domain.errors import InvalidRequest
 from runner.services.files import INPUT_PURPOSE, Upload, check_expiry_seconds
+from web.api.multipart import read_events
 
-_READ_BYTES = 256 * 1024
-_BUFFER_BYTES = 1024**2  # what the decoder may hold: a part's headers, or one read of its data
 _FIELD_BYTES = 1024
-_MAX_PARTS = 16
 _PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
 _FIELDS = (_PURPOSE, _ANCHOR, _SECONDS)
 
@@ -24,8 +22,7 @@ class UploadForm:
     """The form of one upload: ``begin``, read the file to its end, then ``finish``."""
 
     def __init__(self, stream: IO[bytes], boundary: str) -> None:
-        decoder = MultipartDecoder(boundary.encode(), _BUFFER_BYTES, max_parts=_MAX_PARTS)
-        self._events = _read_events(stream, decoder)
+        self._events = read_events(stream, boundary)
         self._fields: dict[str, str] = {}
 
     def begin(self) -> Upload:
@@ -103,23 +100,6 @@ class UploadForm:
             )
         check_expiry_seconds(int(seconds), _SECONDS)
         return int(seconds)
-
-
-def _read_events(stream: IO[bytes], decoder: MultipartDecoder) -> Iterator[Event]:
-    """The events of a form up to its end; more is read only when nothing is left to give."""
-    while True:
-        try:
-            event = decoder.next_event()
-        except ValueError as error:
-            raise InvalidRequest(
-                "The form is malformed or ends too early.", code="invalid_multipart"
-            ) from error
-        if isinstance(event, NeedData):
-            decoder.receive_data(stream.read(_READ_BYTES) or None)
-        elif isinstance(event, Epilogue):
-            return
-        else:
-            yield event
 
 
 def _missing(name: str) -> InvalidRequest:
