@@ -14,6 +14,7 @@ from runner.services import keys
 Call = Callable[[tuple[str, str], str | None], TestResponse]
 
 OPEN = {("GET", "/livez"), ("GET", "/readyz")}
+LOCAL = {("GET", "/metrics")}  # open to this host only
 
 # What another project's key gets for what is ours, named by id in the path or in the body.
 KEYED = {
@@ -113,7 +114,7 @@ def call(client: FlaskClient, owned: dict[str, str], form: Callable[..., dict[st
 
 
 def test_the_table_holds_every_route(app: Flask) -> None:
-    assert _routes(app) == OPEN | set(KEYED)
+    assert _routes(app) == OPEN | LOCAL | set(KEYED)
 
 
 def test_every_route_needs_a_live_key(call: Call, runtime: Runtime) -> None:
