@@ -1,5 +1,7 @@
 """What an engine worker tells Prometheus, read as Prometheus reads it."""
 
+import re
+from pathlib import Path
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -63,6 +65,17 @@ def test_the_engines_figures_have_vllms_names() -> None:
     assert {name: found[name] for name in expected} == expected
     assert found["tokenmill:device_busy_ratio"] == 1
     assert again["tokenmill:device_busy_ratio"] == 0  # no step since the last reading
+
+
+def test_the_page_on_troubles_asks_for_figures_that_exist() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
+    asked = re.findall(r"\$METRICS \| grep (?:-E )?'?([\w|]+)", page)
+    metrics = WorkerMetrics("org/stub")
+    with metrics.shown(lambda: STATS, WorkerTimes) as address:
+        names = read(address)
+    assert asked
+    for word in "|".join(asked).split("|"):
+        assert any(word in name for name in names), word
 
 
 def test_ended_lines_are_counted_with_their_latency(workshop: Workshop) -> None:
