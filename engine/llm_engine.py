@@ -110,13 +110,13 @@ class LLMEngine:
         return [self._finish(request, reason, error, now_us) for request, reason, error in ended]
 
     def stats(self) -> EngineStats:
-        """A reading of counters and gauges; cheap enough for every step."""
+        """A reading of counters and gauges; cheap enough for every step, from any thread."""
         used = self._blocks.num_used_blocks
         slots = used * self._blocks.block_size
         # Only a request's last blocks can be unfilled, and those are never shared.
         unfilled = sum(
             len(r.block_table) * self._blocks.block_size - r.num_computed_tokens
-            for r in self._scheduler.running
+            for r in list(self._scheduler.running)
         )
         return EngineStats(
             running=len(self._scheduler.running),
@@ -130,7 +130,7 @@ class LLMEngine:
             prefix_query_tokens=self._scheduler.prefix_query_tokens,
             preemptions=self._scheduler.num_preemptions,
             recomputed_tokens=self._recomputed_tokens
-            + sum(r.num_recomputed_tokens for r in self._requests.values()),
+            + sum(r.num_recomputed_tokens for r in list(self._requests.values())),
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
             last_step_us=self._last_step_us,

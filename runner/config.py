@@ -2,9 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+# OpenAI's own limits of a batch, for trying out there what will run here and the reverse.
+_PROFILES = {"openai": {"max_file_bytes": 200 * 1024**2, "max_job_lines": 50_000}}
 
 
 class Settings(BaseSettings):
@@ -21,6 +25,7 @@ class Settings(BaseSettings):
     database_url: str | None = Field(default=None, validation_alias="DATABASE_URL")
     broker_url: str | None = Field(default=None, validation_alias="BROKER_URL")
 
+    limits: Literal["default", "openai"] = "default"  # the profile of the two limits below
     max_file_bytes: int = Field(default=4 * 1024**3, gt=0)
     max_job_lines: int = Field(default=1_000_000, gt=0)
     max_line_bytes: int = Field(default=10 * 1024**2, gt=0)
@@ -37,6 +42,12 @@ class Settings(BaseSettings):
     max_num_seqs: int | None = Field(default=None, gt=0)  # None: by device
     max_num_batched_tokens: int | None = Field(default=None, gt=0)
     log_format: str = Field(default="console", pattern="^(console|json)$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_profile(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """A profile gives limits that are not set themselves."""
+        return {**_PROFILES.get(values.get("limits", "default"), {}), **values}
 
     @property
     def models_dir(self) -> Path:

@@ -12,6 +12,7 @@ from flask.typing import ResponseReturnValue
 
 from runner.domain.ids import encode, new_uuid
 from runner.runtime import Runtime
+from web.metrics import WebMetrics
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -37,6 +38,7 @@ class ScopedFlask(Flask):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("web", static_folder=None)
         self.runtime = runtime
+        self.metrics = WebMetrics(self, runtime)
         self.before_request(_refuse_nul)
         self.after_request(_add_headers)
         self.teardown_request(_end_transaction)
@@ -52,6 +54,11 @@ class ScopedFlask(Flask):
 def current_runtime() -> Runtime:
     """The runtime of the application that answers this request."""
     return cast(ScopedFlask, current_app).runtime
+
+
+def current_metrics() -> WebMetrics:
+    """The figures of the process that answers this request."""
+    return cast(ScopedFlask, current_app).metrics
 
 
 def current_session() -> "Session":

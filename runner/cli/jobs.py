@@ -220,6 +220,7 @@ def _shown(job: JobRecord) -> dict[str, object]:
         **plain(job),
         "id": ids.encode(ids.JOB_PREFIX, job.id),
         "project_id": ids.encode(ids.PROJECT_PREFIX, job.project_id),
+        "defaults": None if job.defaults is None else msgspec.json.decode(job.defaults),
         "input_file_id": ids.encode(ids.FILE_PREFIX, job.input_file_id),
         "output_file_id": job.output_file_id and ids.encode(ids.FILE_PREFIX, job.output_file_id),
         "error_file_id": job.error_file_id and ids.encode(ids.FILE_PREFIX, job.error_file_id),

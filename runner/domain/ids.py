@@ -13,6 +13,8 @@ FileId = NewType("FileId", UUID)
 JobId = NewType("JobId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 PriceId = NewType("PriceId", UUID)
+UploadId = NewType("UploadId", UUID)
+PartId = NewType("PartId", UUID)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
@@ -24,6 +26,8 @@ FILE_PREFIX = "file-"
 JOB_PREFIX = "batch_"
 ITEM_PREFIX = "batch_req_"
 WORKER_PREFIX = "worker_"
+UPLOAD_PREFIX = "upload_"
+PART_PREFIX = "part_"
 
 
 def new_uuid() -> UUID:

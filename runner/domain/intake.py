@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.domain.defaults import NO_DEFAULTS, Defaults
 from runner.domain.ids import ModelId
 from runner.domain.lines import LineError, ParsedLine, RawLine, parse_line
 from runner.domain.sharding import PrefixKeys, shards_of
 
 FAULTS_KEPT = 1000
+_MODEL_NAME_LETTERS = 200  # a longer name names nothing, and is neither looked up nor kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,11 @@ class Intake:
     """One pass over one file. Lines are numbered ``idx`` 0, 1, 2, … without the blank ones."""
 
     def __init__(
-        self, endpoint: str, max_line_bytes: int, find_model: Callable[[str], ModelId | None]
+        self,
+        endpoint: str,
+        max_line_bytes: int,
+        find_model: Callable[[str], ModelId | None],
+        defaults: Defaults = NO_DEFAULTS,
     ) -> None:
         self.faults: list[LineFault] = []
         self.fault_count = 0
@@ -61,6 +67,7 @@ class Intake:
         self._endpoint = endpoint
         self._max_line_bytes = max_line_bytes
         self._find_model = find_model
+        self._defaults = defaults
         self._models: dict[str, ModelId | None] = {}
         self._keys = PrefixKeys()
         self._idx = array("i")
@@ -74,7 +81,7 @@ class Intake:
         self.total += 1
         custom_id = None
         try:
-            parsed = parse_line(line.data, self._endpoint, self._max_line_bytes)
+            parsed = parse_line(line.data, self._endpoint, self._max_line_bytes, self._defaults)
             custom_id = parsed.custom_id
             self._check_model(parsed.model)
         except LineError as error:
@@ -121,9 +128,7 @@ class Intake:
         return shards_of(idx[order], shard_lines)
 
     def _check_model(self, name: str) -> None:
-        if name not in self._models:
-            self._models[name] = self._find_model(name)
-        model_id = self._models[name]
+        model_id = self._model_of(name)
         if model_id is None:
             raise LineError("model_not_found", f"There is no model {name[:100]!r}.", "body.model")
         if self.model_id is None:
@@ -134,6 +139,13 @@ class Intake:
                 f"Earlier lines name the model {self._model_name!r}; a file has one model.",
                 "body.model",
             )
+
+    def _model_of(self, name: str) -> ModelId | None:
+        if len(name) > _MODEL_NAME_LETTERS or not name.isprintable():
+            return None
+        if name not in self._models:
+            self._models[name] = self._find_model(name)
+        return self._models[name]
 
     def _note(self, idx: int, number: int, parsed: ParsedLine) -> None:
         self._keys.add(parsed.prompt)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from runner.domain.defaults import NO_DEFAULTS, Defaults
 from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId
 from runner.domain.pricing import Price
 
@@ -30,6 +31,7 @@ class Lease:
     endpoint: str
     input_file_id: FileId
     idx: tuple[int, ...]
+    defaults: Defaults = NO_DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from runner.domain.defaults import NO_DEFAULTS, Defaults
+from runner.domain.sound_json import UnsoundJson, read_json
+
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 MAX_CUSTOM_ID = 512  # characters
 _BOM = b"\xef\xbb\xbf"
@@ -35,7 +38,7 @@ class BodyHead(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ParsedLine:
-    """A line that passed: its custom id, its model, and its prompt as written (bytes)."""
+    """A line that passed: its custom id, its model, and its own part of the prompt as written."""
 
     custom_id: str
     model: str
@@ -63,7 +66,6 @@ class RawLine:
 
 _line_decoder = msgspec.json.Decoder(Line)
 _body_decoder = msgspec.json.Decoder(BodyHead)
-_any_decoder = msgspec.json.Decoder()
 
 
 def split_lines(pieces: Iterable[bytes], max_line_bytes: int) -> Iterator[RawLine]:
@@ -101,37 +103,45 @@ def _non_blank(number: int, offset: int, data: bytes, max_line_bytes: int) -> It
         yield RawLine(number, offset, data)
 
 
-def parse_line(data: bytes, endpoint: str, max_line_bytes: int) -> ParsedLine:
-    """Check one line against its job's endpoint.
+def parse_line(
+    data: bytes, endpoint: str, max_line_bytes: int, defaults: Defaults = NO_DEFAULTS
+) -> ParsedLine:
+    """Check one line against its job's endpoint, with the job's defaults under its body.
 
     Raises:
         LineError: the first fault found, with code, sentence and param.
     """
     if len(data) > max_line_bytes:
         raise LineError("line_too_long", f"The line has more than {max_line_bytes:,} bytes.")
+    fields = _read_fields(data)
     try:
-        _check_utf8(data)
         line = _line_decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _envelope_fault(data, error) from None
+    except msgspec.DecodeError as error:
+        raise _envelope_fault(fields, error) from None
     _check_custom_id(line.custom_id)
     if line.url != endpoint:
         code = "url_mismatch" if line.url in ENDPOINTS else "invalid_url"
         raise LineError(
             code, f"url is {line.url[:100]!r}, but the batch was made for {endpoint!r}.", "url"
         )
-    head = _body_head(line.body)
+    head = _body_head(defaults.under(line.body))
     if head.stream:
         raise LineError(
             "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
         )
-    return ParsedLine(line.custom_id, head.model, bytes(head.messages) or bytes(head.prompt))
+    prompt = bytes(head.messages)[defaults.shared_bytes :] or bytes(head.prompt)
+    return ParsedLine(line.custom_id, head.model, prompt)
 
 
-def _check_utf8(data: bytes) -> None:
-    """The decoder looks into strings it returns only, not into those that stay raw."""
-    if not data.isascii():
-        data.decode()
+def _read_fields(data: bytes) -> dict[str, Any]:
+    """Decode all of a line once: what stays raw later has been looked into here."""
+    try:
+        value = read_json(data)
+    except UnsoundJson as error:
+        raise LineError("invalid_json_line", f"The line {error}.") from None
+    if not isinstance(value, dict):
+        raise LineError("invalid_json_line", "The line is JSON, but not an object.")
+    return value
 
 
 def _check_custom_id(custom_id: str) -> None:
@@ -146,31 +156,25 @@ def _check_custom_id(custom_id: str) -> None:
 def _body_head(body: msgspec.Raw) -> BodyHead:
     try:
         return _body_decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _body_fault(body, error) from None
+    except msgspec.DecodeError as error:
+        raise _body_fault(msgspec.json.decode(body), error) from None
 
 
-def _envelope_fault(data: bytes, error: Exception) -> LineError:
-    """Say precisely what is wrong with an envelope that did not decode."""
-    if isinstance(error, UnicodeDecodeError):
-        return LineError("invalid_json_line", f"The line is not UTF-8 at byte {error.start}.")
-    fields = _as_object(data)
-    if fields is None:
-        return LineError("invalid_json_line", f"The line is not one JSON object: {_brief(error)}.")
+def _envelope_fault(fields: dict[str, Any], error: Exception) -> LineError:
+    """Say precisely what is wrong with an envelope whose JSON is sound."""
     for name in ("custom_id", "method", "url", "body"):
         if name not in fields:
             return LineError("missing_required_parameter", f"The line has no {name}.", name)
-    for name, kind, word in (("custom_id", str, "a string"), ("url", str, "a string")):
-        if not isinstance(fields[name], kind):
-            return LineError("invalid_type", f"{name} must be {word}.", name)
+    for name in ("custom_id", "url"):
+        if not isinstance(fields[name], str):
+            return LineError("invalid_type", f"{name} must be a string.", name)
     if fields["method"] != "POST":
         return LineError("invalid_request", 'method must be "POST".', "method")
-    return LineError("invalid_json_line", f"The line cannot be read: {_brief(error)}.")
+    return LineError("invalid_json_line", f"The line cannot be read: {error}.")
 
 
-def _body_fault(body: msgspec.Raw, error: Exception) -> LineError:
-    fields = _as_object(body)
-    if fields is None:
+def _body_fault(fields: Any, error: Exception) -> LineError:  # noqa: ANN401
+    if not isinstance(fields, dict):
         return LineError("invalid_type", "body must be a JSON object.", "body")
     if "model" not in fields:
         return LineError("missing_required_parameter", "The body names no model.", "body.model")
@@ -178,18 +182,4 @@ def _body_fault(body: msgspec.Raw, error: Exception) -> LineError:
         return LineError("invalid_type", "model must be a string.", "body.model")
     if not isinstance(fields.get("stream"), bool | None):
         return LineError("invalid_type", "stream must be true or false.", "body.stream")
-    return LineError("invalid_json_line", f"The body cannot be read: {_brief(error)}.", "body")
-
-
-def _as_object(data: bytes | msgspec.Raw) -> dict[str, Any] | None:
-    try:
-        value = _any_decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _brief(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return str(error)[:200].rstrip(".")
+    return LineError("invalid_json_line", f"The body cannot be read: {error}.", "body")

@@ -56,7 +56,7 @@ def parse_request(data: bytes, lease: Lease, idx: int) -> LineRequest:
     Raises:
         BadBody: a field is missing, of the wrong type, or asks for what is not offered.
     """
-    body = _line_decoder.decode(data).body
+    body = lease.defaults.under(_line_decoder.decode(data).body)
     seed = default_seed(lease, idx)
     if lease.endpoint == CHAT:
         return _chat_request(read_chat(body), seed)

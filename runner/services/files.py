@@ -72,7 +72,7 @@ def create_file(
         id=file_id,
         project_id=project_id,
         purpose=INPUT_PURPOSE,
-        filename=_display_name(upload.filename),
+        filename=display_name(upload.filename),
         size=0,
         expires_at=func.now() + life,
     )
@@ -80,7 +80,7 @@ def create_file(
     session.flush()
     digest = hashlib.sha256()
     size = 0
-    for chunk_no, chunk in enumerate(_chunks(upload.pieces)):
+    for chunk_no, chunk in enumerate(chunks(upload.pieces)):
         size += len(chunk)
         if size > max_bytes:
             raise TooLarge(
@@ -209,7 +209,7 @@ def _is_visible() -> ColumnElement[bool]:
     )
 
 
-def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Regroup pieces of any size into chunks of ``CHUNK_BYTES``."""
     held = bytearray()
     for piece in pieces:
@@ -221,7 +221,7 @@ def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(held)
 
 
-def _display_name(name: str) -> str:
+def display_name(name: str) -> str:
     """A name fit to show: no path, no control or direction characters, at most 255 letters."""
     base = name.replace("\\", "/").rsplit("/", 1)[-1]
     shown = "".join(letter for letter in base if letter.isprintable())

@@ -20,6 +20,7 @@ from runner.db.copy import copy_rows
 from runner.db.models import File, Job, JobError, Result, Shard, WorkItem
 from runner.db.session import SessionFactory
 from runner.domain.answers import error_body, refusal_line
+from runner.domain.defaults import Defaults
 from runner.domain.errors import IngestLost, NotFound
 from runner.domain.ids import ModelId, item_id
 from runner.domain.intake import Accepted, Intake, LineFault, Refused
@@ -119,7 +120,9 @@ class _Ingest:
         self._settings = settings
         self._job = job
         self._skips = job.on_invalid == "skip"
-        self._intake = Intake(job.endpoint, settings.max_line_bytes, self._find_model)
+        self._intake = Intake(
+            job.endpoint, settings.max_line_bytes, self._find_model, Defaults(job.defaults)
+        )
         self._buffer = _Buffer([], [])
         self._renew_at = time.monotonic() + settings.heartbeat_seconds
 

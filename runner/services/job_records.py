@@ -42,6 +42,7 @@ class JobRecord:
     state: JobState
     metadata: dict[str, str] | None
     priority: int
+    defaults: bytes | None
     total: int
     totals: Totals
     fault_count: int
@@ -160,6 +161,7 @@ def _record_of(
         state=JobState(job.state),
         metadata=job.job_metadata,
         priority=job.priority,
+        defaults=job.defaults,
         total=job.total_items or 0,
         totals=totals,
         fault_count=job.error_count,

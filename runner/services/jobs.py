@@ -8,7 +8,8 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from runner.db.models import File, Job, OutboxEvent, Shard
+from runner.db.models import Job, OutboxEvent, Shard
+from runner.domain.defaults import check_defaults
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
 from runner.domain.lines import ENDPOINTS
@@ -36,6 +37,7 @@ class NewJob:
     priority: int = 0
     on_invalid: str = "fail"
     output_expires_seconds: int | None = None
+    defaults: bytes | None = None  # a JSON object
     idempotency_key: str | None = None
     is_retry: bool = False
 
@@ -63,6 +65,7 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         priority=new.priority,
         on_invalid=new.on_invalid,
         output_expires_seconds=new.output_expires_seconds,
+        defaults=new.defaults,
         idempotency_key=new.idempotency_key,
         request_sha256=new.request_sha256,
         state=JobState.VALIDATING,
@@ -157,6 +160,7 @@ def _check(new: NewJob) -> None:
     if not -100 <= new.priority <= 100:
         raise InvalidRequest("priority must be between -100 and 100.", param="priority")
     files.check_expiry_seconds(new.output_expires_seconds, "output_expires_after.seconds")
+    check_defaults(new.defaults)
     _check_metadata(new.metadata)
 
 
@@ -174,9 +178,13 @@ def _check_metadata(metadata: dict[str, str] | None) -> None:
 
 
 def _check_input_file(session: Session, project_id: ProjectId, file_id: FileId) -> None:
-    row = session.get(File, file_id)
-    if row is None or row.project_id != project_id or row.deleted_at is not None:
-        raise InvalidRequest("There is no such file in this project.", param="input_file_id")
+    try:
+        row = files.visible_file(session, project_id, file_id)
+    except NotFound:
+        raise InvalidRequest(
+            "There is no such file in this project; it may have expired or been deleted.",
+            param="input_file_id",
+        ) from None
     if row.purpose != files.INPUT_PURPOSE:
         raise InvalidRequest(
             f"The file's purpose is {row.purpose!r}; it must be 'batch'.", param="input_file_id"

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from runner.db.clock import seconds_from_now
 from runner.db.models import Job, Price, Shard, Worker
+from runner.domain.defaults import Defaults
 from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId, WorkerId
 from runner.domain.leases import Lease, ShardKey
 from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
@@ -247,6 +248,7 @@ def _take(session: Session, claim: Claim, job_id: UUID, shards: int, suspect: bo
         .execution_options(synchronize_session=False, populate_existing=True)
     ).scalars()
     job = session.get_one(Job, job_id)
+    defaults = Defaults(job.defaults)
     prices = {}
     leases = []
     for row in sorted(rows, key=lambda shard: shard.shard_no):
@@ -265,6 +267,7 @@ def _take(session: Session, claim: Claim, job_id: UUID, shards: int, suspect: bo
                 endpoint=job.endpoint,
                 input_file_id=FileId(job.input_file_id),
                 idx=tuple(row.idx),
+                defaults=defaults,
             )
         )
     return leases

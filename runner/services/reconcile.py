@@ -22,6 +22,7 @@ from runner.services.closing import close_if_drained
 from runner.services.files import purge_deleted
 from runner.services.jobs import drop_open_shards
 from runner.services.recovery import requeue_expired_leases
+from runner.services.uploads import purge_uploads
 from runner.services.workers import bury_silent
 
 logger = logging.getLogger(__name__)
@@ -48,13 +49,16 @@ def reconcile(sessions: SessionFactory, settings: Settings) -> None:
 
 
 def keep_house(sessions: SessionFactory) -> None:
-    """The slow chores: partitions of coming weeks, bytes of deleted files, old events."""
+    """The slow chores: partitions of coming weeks, bytes of deleted files and late uploads, old
+    events."""
     with sessions.begin() as session:
         made = ensure_partitions(session.connection(), datetime.now(UTC))
         if made:
             logger.info("Made %d partitions.", made, extra={"action": "partitions_made"})
     with sessions.begin() as session:
         purge_deleted(session)
+    with sessions.begin() as session:
+        purge_uploads(session)
     with sessions.begin() as session:
         session.execute(
             delete(OutboxEvent).where(OutboxEvent.created_at < func.now() - _OUTBOX_KEPT)

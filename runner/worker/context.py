@@ -9,6 +9,7 @@ from runner.db.session import SessionFactory
 from runner.domain.ids import ModelId, WorkerId
 from runner.worker.lease_book import LeaseBook
 from runner.worker.lines import Ended
+from runner.worker.metrics import WorkerMetrics
 from runner.worker.time_sheet import TimeSheet
 
 _ENDED_MOST = 4096  # results that may wait for the writer before the step loop has to
@@ -22,6 +23,7 @@ class WorkerContext:
     sessions: SessionFactory
     worker_id: WorkerId
     model_id: ModelId
+    metrics: WorkerMetrics
     book: LeaseBook = field(default_factory=LeaseBook)
     times: TimeSheet = field(default_factory=TimeSheet)
     ended: "queue.Queue[Ended]" = field(default_factory=lambda: queue.Queue(_ENDED_MOST))

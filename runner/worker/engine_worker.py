@@ -18,6 +18,7 @@ from runner.worker.context import WorkerContext
 from runner.worker.feeder import Feeder
 from runner.worker.keeper import Keeper
 from runner.worker.lines import Closed
+from runner.worker.metrics import WorkerMetrics
 from runner.worker.step_loop import StepLoop
 from runner.worker.time_sheet import now_us
 from runner.worker.writer import Writer
@@ -96,6 +97,15 @@ class EngineWorker:
     def _work(self, model: ModelRecord) -> None:
         context = self._register(model)
         backend = self._load(context, model)
+        with context.metrics.shown(backend.stats, context.times.read) as address:
+            self._announce(context, backend, address)
+            self._run_threads(context, backend)
+        with context.sessions.begin() as session:
+            beat(session, context.worker_id, context.times.read(), dict(backend.stats()))
+            end_worker(session, context.worker_id, "drained")
+
+    def _run_threads(self, context: WorkerContext, backend: Backend) -> None:
+        """Work until asked to drain, then finish or give back everything."""
         loop = StepLoop(backend, context.book, context.ended, context.times)
         feeder = Feeder(context, backend, loop)
         keeper = Keeper(context, backend, feeder, loop, self.drain)
@@ -112,9 +122,6 @@ class EngineWorker:
         writing.join()
         keeper.stop()
         keeping.join()
-        with context.sessions.begin() as session:
-            beat(session, context.worker_id, context.times.read(), dict(backend.stats()))
-            end_worker(session, context.worker_id, "drained")
 
     def _register(self, model: ModelRecord) -> WorkerContext:
         new = NewWorker("engine", socket.gethostname(), os.getpid(), model.id)
@@ -125,6 +132,7 @@ class EngineWorker:
             self._sessions,
             worker_id,
             model.id,
+            WorkerMetrics(model.name),
             wake=self._wake,
             look=self._look,
             draining=self._draining,
@@ -140,10 +148,13 @@ class EngineWorker:
         finally:
             loaded.set()
         context.times.add(load_us=now_us() - started)
-        with context.sessions.begin() as session:
-            mark_ready(session, context.worker_id, backend.description, backend.rows)
-        logger.info("Ready: %s.", backend.description, extra={"action": "worker_ready"})
         return backend
+
+    def _announce(self, context: WorkerContext, backend: Backend, metrics_address: str) -> None:
+        description = f"{backend.description}, metrics: {metrics_address}"
+        with context.sessions.begin() as session:
+            mark_ready(session, context.worker_id, description, backend.rows)
+        logger.info("Ready: %s", description, extra={"action": "worker_ready"})
 
     def _beat_until(self, context: WorkerContext, loaded: threading.Event) -> None:
         while not loaded.wait(_BEAT_WHILE_LOADING_SECONDS):

@@ -72,6 +72,7 @@ class Writer:
 
         outcome = self._persist(transaction)
         stale = {item.lease.key for item in outcome.stale}
+        context.metrics.observe(item for item in items if item.lease.key not in stale)
         context.book.finish(item.lease.key for item in items)
         context.book.drop(outcome.done | stale)
         if stale:

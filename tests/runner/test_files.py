@@ -80,7 +80,7 @@ def test_a_file_may_have_exactly_the_limit(workshop: Workshop) -> None:
     ],
 )
 def test_a_name_is_made_fit_to_show(given: str, shown: str) -> None:
-    assert files._display_name(given) == shown
+    assert files.display_name(given) == shown
 
 
 @pytest.mark.parametrize("ascending", [True, False])

@@ -1,6 +1,7 @@
 """An application on real services, two tenants, and factories of what their requests need."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from visitor import Visitor, token_of
 from runner.config import Settings
 from runner.domain.ids import JOB_PREFIX, decode
 from runner.runtime import Runtime, open_runtime
+from runner.services.closing import close_job
 from runner.services.ingest import run_ingest
 from runner.services.keys import create_key
 from runner.services.models import NewModel, PriceList, register_model
+from runner.services.reconcile import reconcile
+from runner.worker.engine_worker import EngineWorker
 from web import create_app
 
 MAX_FILE_BYTES = 3 * 1024**2
@@ -27,6 +31,9 @@ Upload = Callable[..., dict[str, Any]]
 MakeBatch = Callable[..., dict[str, Any]]
 SignIn = Callable[[str], Visitor]
 Ingest = Callable[[str], None]
+RunBatch = Callable[..., dict[str, Any]]
+
+ENDED = {"completed", "failed", "expired", "cancelled"}
 
 
 @pytest.fixture
@@ -171,6 +178,35 @@ def ingest(runtime: Runtime) -> Ingest:
         run_ingest(runtime.sessions, runtime.settings, value)
 
     return ingest
+
+
+def run_batch(
+    api: FlaskClient, runtime: Runtime, upload: Upload, make_batch: MakeBatch
+) -> RunBatch:
+    """Runs a file to its end with a real worker on the stub; returns the batch object."""
+
+    def run_batch(data: bytes, **fields: object) -> dict[str, Any]:
+        batch = make_batch(input_file_id=upload(data)["id"], **fields)
+        job_id = decode(JOB_PREFIX, batch["id"])
+        assert job_id is not None
+        assert run_ingest(runtime.sessions, runtime.settings, job_id)
+        worker = EngineWorker(runtime.settings, runtime.sessions, None, lambda: None)
+        worker.start()
+        try:
+            for _ in range(600):
+                reconcile(runtime.sessions, runtime.settings)
+                with runtime.transaction() as session:
+                    close_job(session, job_id)
+                batch = api.get(f"/v1/batches/{batch['id']}").get_json()
+                if batch["status"] in ENDED:
+                    return batch
+                time.sleep(0.05)
+        finally:
+            worker.drain()
+            worker.join()
+        raise AssertionError(f"the batch stays {batch['status']}")
+
+    return run_batch
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -33,6 +33,7 @@ SIGNED_IN = {
     ("GET", "/jobs/<job_id>/output"): 404,
     ("GET", "/jobs/<job_id>/errors"): 404,
 }
+LOCAL = {("GET", "/metrics")}  # open to this host only
 
 # What another project's key gets for what is ours, named by id in the path or in the body.
 KEYED = {
@@ -45,6 +46,10 @@ KEYED = {
     ("GET", "/v1/batches"): 200,
     ("GET", "/v1/batches/<batch_id>"): 404,
     ("POST", "/v1/batches/<batch_id>/cancel"): 404,
+    ("POST", "/v1/uploads"): 200,
+    ("POST", "/v1/uploads/<upload_id>/parts"): 404,
+    ("POST", "/v1/uploads/<upload_id>/complete"): 404,
+    ("POST", "/v1/uploads/<upload_id>/cancel"): 404,
     ("GET", "/v1/models"): 200,
     ("GET", "/v1/models/<path:name>"): 200,
     ("GET", "/api/jobs/<job_id>/report"): 404,
@@ -61,8 +66,10 @@ NAMELESS = [
     "file-\u0665",
     "%00",
     "batch_%00",
+    "upload_" + "0" * 26,
     "%ff",
 ]
+UPLOAD = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "batch"}
 SHARED = {"/v1/models", "/v1/models/<path:name>"}  # one registry serves all projects
 
 
@@ -75,13 +82,23 @@ def _routes(app: Flask) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def owned(make_batch: Callable[..., dict[str, Any]], model: str) -> dict[str, str]:
+def owned(
+    make_batch: Callable[..., dict[str, Any]],
+    model: str,
+    api: FlaskClient,
+    form: Callable[..., dict[str, Any]],
+) -> dict[str, str]:
     """Ids of things that belong to the first project."""
     batch = make_batch()
+    upload = api.post("/v1/uploads", json=UPLOAD).get_json()
+    sent = form(("data", b"{}", "upload"))
+    part = api.post(f"/v1/uploads/{upload['id']}/parts", **sent).get_json()
     return {
         "file_id": batch["input_file_id"],
         "batch_id": batch["id"],
         "job_id": batch["id"],
+        "upload_id": upload["id"],
+        "part_id": part["id"],
         "path:name": model,
     }
 
@@ -104,13 +121,19 @@ def call(client: FlaskClient, owned: dict[str, str], form: Callable[..., dict[st
             }
         elif route == ("POST", "/v1/files"):
             sent = form(("purpose", "batch"), ("file", b"{}", "a.jsonl"))
+        elif route == ("POST", "/v1/uploads"):
+            sent["json"] = UPLOAD
+        elif route[1].endswith("/parts"):
+            sent = form(("data", b"{}", "upload"))
+        elif route[1].endswith("/complete"):
+            sent["json"] = {"part_ids": [owned["part_id"]]}
         return client.open(path, method=method, headers=headers, **sent)
 
     return call
 
 
 def test_the_table_holds_every_route(app: Flask) -> None:
-    assert _routes(app) == OPEN | PUBLIC | set(KEYED) | set(SIGNED_IN)
+    assert _routes(app) == OPEN | PUBLIC | LOCAL | set(KEYED) | set(SIGNED_IN)
 
 
 def test_every_route_needs_a_live_key(call: Call, runtime: Runtime) -> None:

@@ -1,13 +1,16 @@
 """The official client, and large uploads, against the server that production runs."""
 
+import hashlib
 import http.client
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +56,7 @@ def server(settings: Settings, runtime: Runtime) -> Iterator[Server]:
         "DATABASE_URL": str(settings.database_url),
         "BROKER_URL": str(settings.broker_url),
         "TOKENMILL_DATA_DIR": str(settings.data_dir),
-        "TOKENMILL_MAX_FILE_BYTES": str(128 * MIB),
+        "TOKENMILL_MAX_FILE_BYTES": str(256 * MIB),
     }
     command = [sys.executable, "-m", "gunicorn", "web:create_app()"]
     options = ["--bind", f"127.0.0.1:{port}", "--worker-class", "gthread", "--threads", "4"]
@@ -148,7 +151,7 @@ def test_the_official_client_learns_of_a_file_too_large(
 ) -> None:
     path = tmp_path / "large.jsonl"
     with path.open("wb") as file:
-        file.truncate(160 * MIB)
+        file.truncate(300 * MIB)
     with pytest.raises(openai.APIStatusError) as refused:
         openai_client.with_options(max_retries=0).files.create(file=path, purpose="batch")
     assert (refused.value.status_code, refused.value.code) == (413, "file_too_large")
@@ -171,6 +174,73 @@ def test_a_large_file_goes_in_and_out_in_flat_memory(server: Server, api_key: st
     connection.close()
     assert received == file["bytes"] == size
     assert max(peaks) - before < 40 * MIB
+
+
+@pytest.mark.slow
+def test_200_megabytes_of_lines_go_in_while_the_process_grows_by_less_than_80(
+    server: Server, api_key: str
+) -> None:
+    _upload(server, api_key, MIB)
+    before = server.resident_bytes()
+    peaks: list[int] = []
+    file = _upload(server, api_key, 200 * MIB, lambda: peaks.append(server.resident_bytes()))
+    assert file["bytes"] == 200 * MIB
+    growth = max(peaks) - before
+    sys.stdout.write(f"an upload of 200 MiB grew the web process by {growth / MIB:.1f} MiB\n")
+    assert growth < 80 * 10**6
+
+
+def test_the_official_client_uploads_a_file_in_parts_in_flat_memory(
+    openai_client: OpenAI, server: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.jsonl"
+    path.write_bytes((b"x" * 1023 + b"\n") * 1024 * 96)
+    md5 = hashlib.md5(path.read_bytes()).hexdigest()
+    openai_client.uploads.upload_file_chunked(
+        file=b"{}\n", filename="small.jsonl", bytes=3, mime_type="text/jsonl", purpose="batch"
+    )
+    before = server.resident_bytes()
+    with _watching(server) as peaks:
+        upload = openai_client.uploads.upload_file_chunked(
+            file=path, mime_type="text/jsonl", purpose="batch", part_size=32 * MIB, md5=md5
+        )
+    assert upload.status == "completed"
+    assert upload.file is not None
+    assert (upload.file.bytes, upload.file.filename) == (96 * MIB, "large.jsonl")
+    growth = max(peaks) - before
+    sys.stdout.write(f"96 MiB in parts grew the web process by {growth / MIB:.1f} MiB\n")
+    assert growth < 40 * MIB
+    batch = openai_client.batches.create(input_file_id=upload.file.id, **BODY)
+    assert batch.input_file_id == upload.file.id
+
+
+def test_the_official_client_cancels_an_upload(openai_client: OpenAI) -> None:
+    upload = openai_client.uploads.create(
+        bytes=5, filename="a.jsonl", mime_type="text/jsonl", purpose="batch"
+    )
+    assert openai_client.uploads.parts.create(upload.id, data=b"12345").upload_id == upload.id
+    assert openai_client.uploads.cancel(upload.id).status == "cancelled"
+    with pytest.raises(openai.BadRequestError):
+        openai_client.uploads.parts.create(upload.id, data=b"12345")
+
+
+@contextmanager
+def _watching(server: Server) -> Iterator[list[int]]:
+    """Collects the server's memory while something goes on."""
+    peaks = [server.resident_bytes()]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            peaks.append(server.resident_bytes())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_an_upload_of_unannounced_length_is_taken(server: Server, api_key: str) -> None:

@@ -2,7 +2,7 @@
 
 from flask import Blueprint, Flask
 
-from web.api import batches, errors, files, health, jobs, models
+from web.api import batches, errors, files, health, jobs, metrics, models, uploads
 from web.auth import require_key
 
 
@@ -10,7 +10,8 @@ def register(app: Flask) -> None:
     """Add the routes and the error handlers to an application."""
     errors.register(app)
     app.register_blueprint(health.bp)
-    app.register_blueprint(_keyed("v1", files.bp, batches.bp, models.bp))
+    app.register_blueprint(metrics.bp)
+    app.register_blueprint(_keyed("v1", files.bp, uploads.bp, batches.bp, models.bp))
     app.register_blueprint(_keyed("api", jobs.bp))
 
 

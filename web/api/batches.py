@@ -1,7 +1,8 @@
 """``/v1/batches``: the contract's name for jobs."""
 
 import hashlib
-from typing import Literal
+import json
+from typing import Any, Literal
 
 from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
@@ -38,6 +39,7 @@ class CreateBatch(Body):
     output_expires_after: OutputExpiry | None = None
     priority: int = 0
     on_invalid: str = "fail"
+    defaults: dict[str, Any] | None = None
 
 
 @bp.post("/batches")
@@ -90,9 +92,15 @@ def _new_job(body: CreateBatch) -> NewJob:
         priority=body.priority,
         on_invalid=body.on_invalid,
         output_expires_seconds=None if expiry is None else expiry.seconds,
+        defaults=None if body.defaults is None else _json(body.defaults),
         idempotency_key=_idempotency_key(),
         is_retry=request.headers.get("x-stainless-retry-count", 0, type=int) > 0,
     )
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    """The block as it is kept; ``NaN`` and the like stay, for the service to refuse."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _idempotency_key() -> str | None:

@@ -10,7 +10,7 @@ from web.api.wire import deleted_file_object, file_object, read_file_id
 from web.auth import current_caller
 from web.downloads import send_file
 from web.request_scope import current_runtime, current_session
-from web.uploads import open_form
+from web.upload_form import open_form
 
 bp = Blueprint("files", __name__)
 

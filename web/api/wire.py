@@ -3,8 +3,10 @@
 Here, and in the routes beside it, a job is called a batch.
 """
 
+import json
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from runner.domain.errors import NotFound
 from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, FileId, JobId, decode, encode
@@ -22,18 +24,20 @@ Json = dict[str, Any]
 
 def read_file_id(text: str, param: str = "file_id") -> FileId:
     """The file that an outer id names; one that cannot be an id names nothing."""
-    value = decode(FILE_PREFIX, text)
-    if value is None:
-        raise NotFound("No such File object in this project.", param=param)
-    return FileId(value)
+    return FileId(read_id(FILE_PREFIX, text, "File object", param))
 
 
 def read_batch_id(text: str, param: str = "batch_id") -> JobId:
     """The job that an outer id names; one that cannot be an id names nothing."""
-    value = decode(JOB_PREFIX, text)
+    return JobId(read_id(JOB_PREFIX, text, "batch", param))
+
+
+def read_id(prefix: str, text: str, what: str, param: str) -> UUID:
+    """What an outer id names; one that cannot be an id names nothing."""
+    value = decode(prefix, text)
     if value is None:
-        raise NotFound("No such batch in this project.", param=param)
-    return JobId(value)
+        raise NotFound(f"No such {what} in this project.", param=param)
+    return value
 
 
 def file_object(file: FileRecord) -> Json:
@@ -42,14 +46,14 @@ def file_object(file: FileRecord) -> Json:
         "id": encode(FILE_PREFIX, file.id),
         "object": "file",
         "bytes": file.bytes,
-        "created_at": _seconds(file.created_at),
+        "created_at": seconds(file.created_at),
         "filename": file.filename,
         "purpose": file.purpose,
         "status": "processed",
         "status_details": None,
     }
     if file.expires_at is not None:
-        shown["expires_at"] = _seconds(file.expires_at)
+        shown["expires_at"] = seconds(file.expires_at)
     return shown
 
 
@@ -63,7 +67,7 @@ def model_object(model: ModelRecord) -> Json:
     return {
         "id": model.name,
         "object": "model",
-        "created": _seconds(model.created_at),
+        "created": seconds(model.created_at),
         "owned_by": OWNER,
     }
 
@@ -90,6 +94,7 @@ def batch_object(job: JobRecord) -> Json:
         "usage": usage_object(job.totals),
         "metadata": job.metadata,
         "priority": job.priority,
+        "defaults": None if job.defaults is None else json.loads(job.defaults),
         "phase": job.phase,
         "phase_reason": job.phase_reason,
         "cost": {
@@ -119,9 +124,9 @@ def decimal_text(nano: int) -> str:
 
 def _times(job: JobRecord) -> Json:
     return {
-        "created_at": _seconds(job.created_at),
+        "created_at": seconds(job.created_at),
         "in_progress_at": _moment(job.in_progress_at),
-        "expires_at": _seconds(job.expires_at),
+        "expires_at": seconds(job.expires_at),
         "finalizing_at": _moment(job.finalizing_at),
         "completed_at": _moment(job.completed_at),
         "failed_at": _moment(job.failed_at),
@@ -155,9 +160,10 @@ def _file_id(file_id: FileId | None) -> str | None:
     return None if file_id is None else encode(FILE_PREFIX, file_id)
 
 
-def _seconds(moment: datetime) -> int:
+def seconds(moment: datetime) -> int:
+    """A moment as the contract writes it: whole seconds since 1970."""
     return int(moment.timestamp())
 
 
 def _moment(moment: datetime | None) -> int | None:
-    return None if moment is None else _seconds(moment)
+    return None if moment is None else seconds(moment)

@@ -20,7 +20,7 @@ from web.request_scope import current_runtime, current_session
 from web.ui import csrf
 from web.ui.guard import current_caller, require_session, require_token, session_token
 from web.ui.live import next_poll
-from web.uploads import open_form
+from web.upload_form import open_form
 
 bp = Blueprint("jobs", __name__)
 bp.before_request(require_session)

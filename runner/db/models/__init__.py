@@ -6,6 +6,7 @@ from runner.db.models.files import File, FileChunk, FileIndex
 from runner.db.models.jobs import Job, JobError
 from runner.db.models.registry import Model, Price
 from runner.db.models.tenants import ApiKey, Project, WebSession
+from runner.db.models.uploads import Upload, UploadChunk, UploadPart
 from runner.db.models.work import Result, Shard, Usage, WorkItem
 from runner.db.models.workers import Worker
 
@@ -24,6 +25,9 @@ __all__ = [
     "Project",
     "Result",
     "Shard",
+    "Upload",
+    "UploadChunk",
+    "UploadPart",
     "Usage",
     "WebSession",
     "WorkItem",

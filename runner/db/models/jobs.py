@@ -67,6 +67,8 @@ class Job(Base):
     priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     on_invalid: Mapped[str] = mapped_column(server_default="fail")
     output_expires_seconds: Mapped[int | None]
+    # A JSON object as bytes: prompts may hold what neither text nor jsonb takes.
+    defaults: Mapped[bytes | None]
     idempotency_key: Mapped[str | None]
     request_sha256: Mapped[bytes]
 

@@ -7,17 +7,13 @@ which is stored with its first bytes.
 from collections.abc import Iterator
 from typing import IO
 
-from flask import request
-from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, MultipartDecoder, NeedData
+from werkzeug.sansio.multipart import Data, Field, File
 
-from runner.domain.errors import InvalidRequest, TooLarge
+from runner.domain.errors import InvalidRequest
 from runner.services.files import INPUT_PURPOSE, Upload, check_expiry_seconds
+from web.multipart import open_multipart, read_events
 
-_FORM_BYTES = 2 * 1024**2  # more than a form weighs beside its file, plus one chunk of the file
-_READ_BYTES = 256 * 1024
-_BUFFER_BYTES = 1024**2  # what the decoder may hold: a part's headers, or one read of its data
 _FIELD_BYTES = 1024
-_MAX_PARTS = 16
 _PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
 _FIELDS = (_PURPOSE, _ANCHOR, _SECONDS)
 
@@ -29,8 +25,7 @@ class UploadForm:
     """
 
     def __init__(self, stream: IO[bytes], boundary: str, extra: tuple[str, ...] = ()) -> None:
-        decoder = MultipartDecoder(boundary.encode(), _BUFFER_BYTES, max_parts=_MAX_PARTS)
-        self._events = _read_events(stream, decoder)
+        self._events = read_events(stream, boundary)
         self._known = (*_FIELDS, *extra)
         self.fields: dict[str, str] = {}
 
@@ -112,42 +107,13 @@ class UploadForm:
 
 
 def open_form(max_bytes: int, extra: tuple[str, ...] = ()) -> UploadForm:
-    """The form that the present request carries.
+    """The form of an upload that the present request carries.
 
     Raises:
         InvalidRequest: the request carries no form.
         TooLarge: it announces a file of more than ``max_bytes``.
     """
-    boundary = request.mimetype_params.get("boundary")
-    if request.mimetype != "multipart/form-data" or not boundary:
-        raise InvalidRequest(
-            "An upload is a multipart/form-data body.", code="invalid_multipart", param="file"
-        )
-    if (request.content_length or 0) > max_bytes + _FORM_BYTES:
-        raise TooLarge(
-            f"The file is larger than {max_bytes:,} bytes; split it.",
-            code="file_too_large",
-            param="file",
-        )
-    request.max_content_length = max_bytes + _FORM_BYTES
-    return UploadForm(request.stream, boundary, extra)
-
-
-def _read_events(stream: IO[bytes], decoder: MultipartDecoder) -> Iterator[Event]:
-    """The events of a form up to its end; more is read only when nothing is left to give."""
-    while True:
-        try:
-            event = decoder.next_event()
-        except ValueError as error:
-            raise InvalidRequest(
-                "The form is malformed or ends too early.", code="invalid_multipart"
-            ) from error
-        if isinstance(event, NeedData):
-            decoder.receive_data(stream.read(_READ_BYTES) or None)
-        elif isinstance(event, Epilogue):
-            return
-        else:
-            yield event
+    return UploadForm(*open_multipart(max_bytes, "file"), extra)
 
 
 def _missing(name: str) -> InvalidRequest:

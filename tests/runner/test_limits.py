@@ -1,0 +1,22 @@
+"""The limits of an installation: ours, OpenAI's by name, or any by number."""
+
+import pytest
+from pydantic import ValidationError
+
+from runner.config import Settings
+
+
+def test_the_profile_of_openai_gives_its_limits_unless_one_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Settings().max_job_lines == 1_000_000
+    monkeypatch.setenv("TOKENMILL_LIMITS", "openai")
+    assert (Settings().max_job_lines, Settings().max_file_bytes) == (50_000, 200 * 1024**2)
+    monkeypatch.setenv("TOKENMILL_MAX_JOB_LINES", "7")
+    assert (Settings().max_job_lines, Settings().max_file_bytes) == (7, 200 * 1024**2)
+    with pytest.raises(ValidationError):
+        Settings(limits="none")  # type: ignore[arg-type]
+
+
+def test_the_settings_stay_few() -> None:
+    assert len(Settings.model_fields) <= 18
