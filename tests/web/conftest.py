@@ -180,6 +180,7 @@ def ingest(runtime: Runtime) -> Ingest:
     return ingest
 
 
+@pytest.fixture
 def run_batch(
     api: FlaskClient, runtime: Runtime, upload: Upload, make_batch: MakeBatch
 ) -> RunBatch:

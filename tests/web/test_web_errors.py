@@ -65,7 +65,7 @@ def test_every_error_of_v1_has_the_envelope(api: FlaskClient) -> None:
 
 
 def test_errors_elsewhere_are_problems(client: FlaskClient) -> None:
-    for path in ("/api/jobs", "/api/nope", "/v2/files", "/v1"):
+    for path in ("/nope", "/api/jobs", "/api/nope", "/v2/files", "/v1"):
         answer = client.get(path)
         assert answer.status_code == 404
         assert answer.headers["Content-Type"] == "application/problem+json"
