@@ -21,7 +21,11 @@ def configure_logging(settings: Settings) -> None:
         renderer = structlog.processors.JSONRenderer()
         shared.append(structlog.processors.format_exc_info)
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            # The usual formatter shows the variables of every frame, and those hold prompts.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     handler = logging.StreamHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -1,6 +1,7 @@
 """The thread that leases shards, reads their lines and tokenises them, a little ahead of need."""
 
 import logging
+import traceback
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy.exc import OperationalError
@@ -101,7 +102,16 @@ class Feeder:
                 yield self._backend.prepare(lease, item)
             except LineRefusal as refusal:
                 self._context.ended.put(finished_refusal(lease, item, refusal))
-            except Exception:  # one line's surprise must not end the others
-                logger.exception("A line could not be prepared.", extra={"action": "line_fault"})
+            except Exception as error:  # one line's surprise must not end the others
+                _tell(error)
                 fault = LineRefusal(500, "internal_error", "The line could not be prepared.")
                 self._context.ended.put(finished_refusal(lease, item, fault))
+
+
+def _tell(error: Exception) -> None:
+    """Log what happened to a line by its frames alone: the message may quote the prompt."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    name = type(error).__name__
+    logger.error(
+        "A line could not be prepared: %s\n%s", name, frames, extra={"action": "line_fault"}
+    )
