@@ -69,7 +69,7 @@ def run(
         source=source,
         output=output,
         errors=errors or (None if is_table(source) else _beside(output, ".errors")),
-        model=model if ":" in model or not Path(model).exists() else str(Path(model).resolve()),
+        model=str(Path(model).resolve()) if Path(model).exists() else model,
         prompts=PromptOptions(template, prompt_column, system, max_tokens, temperature),
         skip_invalid=skip_invalid,
     )
@@ -87,7 +87,7 @@ def run(
 def _answer(options: RunOptions, place: Place, fresh: bool) -> dict[str, Any]:
     """Bring a run to its end; returns its summary."""
     settings, home = load_settings(place.folder), load_settings()
-    check_output(options.source, options.output)
+    check_output(options.source, options.output, options.errors)
     requests = options.requests(settings.max_line_bytes)
     place.take(_tell)
     try:

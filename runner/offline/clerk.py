@@ -12,12 +12,13 @@ from sqlalchemy.exc import OperationalError
 from runner.config import Settings
 from runner.db.session import SessionFactory
 from runner.domain.errors import RunnerError
-from runner.domain.ids import JobId, ProjectId
 from runner.doorbell import Bell, Ring
+from runner.embedded import EmbeddedServices
 from runner.offline.engine_process import EngineProcess
 from runner.services import jobs, workers
 from runner.services.closing import close_job
 from runner.services.ingest import run_ingest
+from runner.services.job_records import JobRecord
 from runner.services.reconcile import reconcile
 
 logger = logging.getLogger(__name__)
@@ -33,21 +34,21 @@ class EngineFailed(RunnerError):
 
 
 class Clerk:
-    """Reads, closes and reconciles the one job, and starts the engine again when it dies."""
+    """Reads, closes and reconciles the one job; starts again what died, engine or database."""
 
     def __init__(
         self,
         settings: Settings,
         sessions: SessionFactory,
+        services: EmbeddedServices,
         engine: EngineProcess,
-        project_id: ProjectId,
-        job_id: JobId,
+        job: JobRecord,
     ) -> None:
         self._settings = settings
         self._sessions = sessions
+        self._services = services
         self._engine = engine
-        self._project_id = project_id
-        self._job_id = job_id
+        self._job = job
         self._rings: queue.SimpleQueue[Ring] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clerk", daemon=True)
@@ -80,7 +81,7 @@ class Clerk:
         tick_at = 0.0
         try:
             while not self._stopping.is_set():
-                self._mind_engine()
+                self._guarded(self._mind_engine)
                 if time.monotonic() >= tick_at:
                     self._guarded(self._tick)
                     tick_at = time.monotonic() + self._settings.tick_seconds
@@ -103,16 +104,17 @@ class Clerk:
 
     def _tick(self) -> None:
         with self._sessions.begin() as session:
-            jobs.postpone_expiry(session, self._job_id)
+            jobs.postpone_expiry(session, self._job.id)
         reconcile(self._sessions, self._settings)
 
     def _guarded(self, task: Callable[[], None]) -> None:
-        """A database that is away for a moment is asked again at the next tick."""
+        """A database that died is started again; the task comes round again at a later tick."""
         try:
             task()
         except OperationalError as error:
-            logger.warning("The database is away: %s", error, extra={"action": "clerk_waits"})
-            self._stopping.wait(_LOOK_SECONDS)
+            logger.warning("The database is away: %s", error, extra={"action": "database_away"})
+            if not self._stopping.wait(_LOOK_SECONDS):
+                self._services.start()
 
     def _mind_engine(self) -> None:
         """Free what a dead engine held and start another, unless that is hopeless."""
@@ -122,7 +124,7 @@ class Clerk:
         with self._sessions.begin() as session:
             was_ready = workers.was_ready(session, host, pid)
             workers.report_dead(session, host, pid)
-            totals = jobs.get_job(session, self._project_id, self._job_id).totals
+            totals = jobs.get_job(session, self._job.project_id, self._job.id).totals
         done = totals.succeeded + totals.failed
         self._deaths = self._deaths + 1 if done == self._done else 1
         self._done = done

@@ -18,16 +18,18 @@ from runner.offline.table import ANSWER_COLUMNS, Table, is_table, parquet_module
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
-def check_output(source: Path, target: Path) -> None:
+def check_output(source: Path, target: Path, errors: Path | None = None) -> None:
     """Refuse before the run what could not be written after it.
 
     Raises:
-        InvalidRequest: the form of the output does not fit the input, or there is no such folder.
+        InvalidRequest: the form of the output does not fit the input, or a file has no place.
     """
-    if not target.parent.is_dir() or target.is_dir():
-        raise InvalidRequest(f"{target} cannot be written: name a file in a folder that exists.")
-    if target.resolve() == source.resolve():
-        raise InvalidRequest("The output would overwrite the input; name another file.")
+    written = [target] if errors is None else [target, errors]
+    for file in written:
+        if not os.access(file.parent, os.W_OK | os.X_OK) or file.is_dir():
+            raise InvalidRequest(f"{file} cannot be written: name a file in a folder of yours.")
+    if len({file.resolve() for file in (source, *written)}) < 1 + len(written):
+        raise InvalidRequest("Input, output and errors must be different files.")
     if not is_table(target):
         return
     if not is_table(source):

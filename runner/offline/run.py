@@ -2,16 +2,17 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy.exc import OperationalError
 
 from runner.config import Settings, child_environment
 from runner.db import migrate
 from runner.db.session import SessionFactory, create_session_factory
 from runner.domain.errors import InvalidRequest
-from runner.domain.ids import JobId
 from runner.doorbell import Ring, connect_doorbell
 from runner.embedded import ServiceUrls
 from runner.offline.answers import row_answers
@@ -58,31 +59,29 @@ class Refused(InvalidRequest):
 class Run:
     """A run at work."""
 
-    def __init__(
-        self, options: RunOptions, sessions: SessionFactory, caller: Caller, job_id: JobId
-    ) -> None:
+    def __init__(self, options: RunOptions, sessions: SessionFactory, job: JobRecord) -> None:
         self._options = options
         self._sessions = sessions
-        self._caller = caller
-        self._job_id = job_id
+        self._job = job
         self.clerk: Clerk | None = None
 
     def look(self) -> JobRecord:
-        """Where the job is.
+        """Where the job is; while the database is being started again, where it was.
 
         Raises:
             EngineFailed: it will not come any further.
         """
         if self.clerk is not None:
             self.clerk.check()
-        with self._sessions() as session:
-            return jobs.get_job(session, self._caller.project_id, self._job_id)
+        with suppress(OperationalError), self._sessions() as session:
+            self._job = jobs.get_job(session, self._job.project_id, self._job.id)
+        return self._job
 
     def write(self, requests: Requests) -> None:
         """Write the files of a job that has completed."""
         options = self._options
         if isinstance(requests.source, Rows):
-            answers = row_answers(self._sessions, self._job_id)
+            answers = row_answers(self._sessions, self._job.id)
             write_table(options.output, requests.source.table, answers)
         else:
             write_lines(options.output, self._view(contents.OUTPUT))
@@ -91,7 +90,7 @@ class Run:
             errors.unlink()  # as with a batch: no error, no file
 
     def _view(self, view: str) -> Iterator[bytes]:
-        return contents.read_view(self._sessions, self._job_id, view)
+        return contents.read_view(self._sessions, self._job.id, view)
 
 
 @contextmanager
@@ -106,18 +105,19 @@ def at_work(
         Refused: the model or the file is refused; the place has no use any more.
     """
     with ExitStack() as stack:
-        urls = stack.enter_context(place.services())
+        services = place.services()
+        urls = stack.enter_context(services)
         migrate.upgrade(urls.database_url)
         sessions = create_session_factory(urls.database_url)
         stack.callback(sessions.kw["bind"].dispose)
         try:
-            caller, job = _begin(options, requests, settings, home, sessions)
+            job = _begin(options, requests, settings, home, sessions)
         except InvalidRequest as error:
             raise Refused(error.message, code=error.code, param=error.param) from error
-        run = Run(options, sessions, caller, job.id)
+        run = Run(options, sessions, job)
         if not job.state.is_terminal:
             engine = _engine(requests.model_name, place, settings, urls, run)
-            run.clerk = Clerk(settings, sessions, engine, caller.project_id, job.id)
+            run.clerk = Clerk(settings, sessions, services, engine, job)
             connect_doorbell(sessions, run.clerk.hear)
             stack.callback(engine.stop, settings.grace_seconds + _STOP_SECONDS)
             engine.start()
@@ -132,7 +132,7 @@ def _begin(
     settings: Settings,
     home: Settings,
     sessions: SessionFactory,
-) -> tuple[Caller, JobRecord]:
+) -> JobRecord:
     """The job of this place; made with its file and model if the run is new."""
     with sessions.begin() as session:
         caller = Caller(keys.ensure_project(session, _PROJECT))
@@ -141,7 +141,7 @@ def _begin(
         known = jobs.list_jobs(session, caller.project_id, None, 1).items
         for job in known:
             jobs.postpone_expiry(session, job.id)
-            return caller, job
+            return job
         has_model = bool(list_models(session))
     if not has_model:
         model = open_model(settings, home, options.model, requests.model_name)
@@ -158,7 +158,7 @@ def _begin(
             request_sha256=hashlib.sha256(stored.id.bytes).digest(),
             on_invalid="skip" if options.skip_invalid or is_table else "fail",
         )
-        return caller, jobs.create_job(session, caller, new)
+        return jobs.create_job(session, caller, new)
 
 
 def _engine(
