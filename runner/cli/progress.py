@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from runner.cli.console import money, progress_console
 from runner.services.job_records import JobRecord, Totals
@@ -19,16 +19,16 @@ class Pace:
         self._start = start
         self._started = now
 
-    def told(self, job: JobRecord, now: float) -> str:
-        """Tokens per second, the seconds that are left, and the cost so far. ``now`` in seconds."""
+    def told(self, total: int, totals: Totals, now: float) -> str:
+        """Tokens per second, the time left (or passed), the cost so far. ``now`` in seconds."""
         seconds = max(now - self._started, 1e-9)
-        tokens = job.totals.output_tokens - self._start.output_tokens
+        tokens = totals.output_tokens - self._start.output_tokens
         parts = [f"{tokens / seconds:,.0f} tokens/s"]
-        done = _done(job.totals) - _done(self._start)
-        left = job.total - _done(job.totals)
-        if done > 0 and left > 0:
-            parts.append(f"ETA {_clock(left * seconds / done)}")
-        parts.append(f"cost {money(job.totals.billed_nano)}")
+        done = _done(totals) - _done(self._start)
+        left = total - _done(totals)
+        has_pace = done > 0 and left > 0
+        parts.append(f"ETA {_clock(left * seconds / done)}" if has_pace else _clock(seconds))
+        parts.append(f"cost {money(totals.billed_nano)}")
         return "  ".join(parts)
 
 
@@ -40,10 +40,9 @@ def watch(look: Callable[[], JobRecord]) -> JobRecord:
 def _watch_with_bar(look: Callable[[], JobRecord]) -> JobRecord:
     columns = (
         TextColumn("{task.description:<11}"),
-        BarColumn(),
+        BarColumn(bar_width=10),  # all of it fits into 80 letters
         MofNCompleteColumn(),
-        TextColumn("lines  {task.fields[rate]}"),
-        TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
     )
     with Progress(*columns, console=progress_console) as progress:
         bar = progress.add_task("validating", total=None, rate="")
@@ -55,7 +54,7 @@ def _watch_with_bar(look: Callable[[], JobRecord]) -> JobRecord:
                 description=job.phase,
                 total=job.total or None,
                 completed=_done(job.totals),
-                rate=pace.told(job, time.monotonic()),
+                rate=pace.told(job.total, job.totals, time.monotonic()),
             )
             if job.state.is_terminal:
                 return job
@@ -73,7 +72,7 @@ def _watch_plainly(look: Callable[[], JobRecord]) -> JobRecord:
         if elapsed - told_at >= _PLAIN_SECONDS or job.state.is_terminal:
             told_at = elapsed
             lines = f"{_done(job.totals)}/{job.total} lines"
-            told = pace.told(job, started + elapsed)
+            told = pace.told(job.total, job.totals, started + elapsed)
             progress_console.print(
                 f"{elapsed:6.0f} s  {job.phase}  {lines}  {told}", highlight=False, soft_wrap=True
             )

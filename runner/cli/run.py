@@ -107,7 +107,7 @@ def _answer(options: RunOptions, place: Place, fresh: bool) -> dict[str, Any]:
                 work.write(requests)
         return _finished(options, place, order, job)
     except Refused:
-        place.empty()
+        place.remove()
         raise
     finally:
         place.leave()
@@ -124,7 +124,7 @@ def _watched(work: Run, grace_seconds: float) -> JobRecord:
 def _finished(options: RunOptions, place: Place, order: Order, job: JobRecord) -> dict[str, Any]:
     """The summary of a job that has ended; a file that was refused leaves nothing behind."""
     if job.state != "completed":
-        place.empty()
+        place.remove()
         show_faults(job)
         raise typer.Exit(ExitCode.USAGE)
     summary = summary_of(options, job)

@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.doorbell import Ring
 from runner.offline.pipe import PipeBell, hear
 
-_TAIL_LINES = 12
+_TAIL_LINES = 3
 
 
 class EngineProcess:
@@ -79,6 +79,6 @@ class EngineProcess:
             self._popen.wait()
 
     def last_words(self) -> str:
-        """The end of its log."""
-        lines = self._log_path.read_text(errors="replace").splitlines()
-        return "\n".join(lines[-_TAIL_LINES:])
+        """The end of its log, and where the rest is."""
+        lines = [line for line in self._log_path.read_text(errors="replace").splitlines() if line]
+        return "\n".join([*lines[-_TAIL_LINES:], f"The whole log: {self._log_path}"])

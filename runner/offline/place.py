@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,12 @@ class Place:
             raise InvalidRequest(
                 f"{self.folder} is not empty and not of a run; name another with --data-dir."
             )
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         deadline, told = time.monotonic() + _WAIT_SECONDS, False
-        while not _is_locked(self._lock):
+        while not self._try_lock():
             if not told:
                 tell(f"Another run is at work in {self.folder}; waiting for its end …")
                 told = True
             if time.monotonic() > deadline:
-                self.leave()
                 raise StateConflict(f"Another run is at work in {self.folder}; let it end first.")
             time.sleep(_POLL_SECONDS)
 
@@ -109,6 +107,24 @@ class Place:
         self.services().stop()
         self._record_path.unlink(missing_ok=True)
         self._clear(keep={_LOCK})
+
+    def remove(self) -> None:
+        """Leave nothing: the run came to nothing, and no other waits for its state."""
+        self.empty()
+        (self.folder / _LOCK).unlink()
+        with suppress(OSError):  # another run may have come in already
+            self.folder.rmdir()
+
+    def _try_lock(self) -> bool:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.folder / _LOCK
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        # The file that was locked may have been removed meanwhile, with its place.
+        if _is_locked(handle) and path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+            self._lock = handle
+            return True
+        os.close(handle)
+        return False
 
     @property
     def _record_path(self) -> Path:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.cli.progress import Pace
 from runner.domain.errors import InvalidRequest
 from runner.offline.answers import RowAnswer
 from runner.offline.cells import neutral
@@ -21,6 +22,7 @@ from runner.offline.output import check_output, write_lines, write_table
 from runner.offline.requests import PromptOptions, open_requests
 from runner.offline.table import open_table
 from runner.offline.template import Template
+from runner.services.job_records import Totals
 
 LINE_BYTES = 1024**2
 
@@ -200,3 +202,9 @@ def test_a_file_that_is_not_finished_never_stands_in_its_place(tmp_path: Path) -
         write_lines(target, (line for _ in range(1) for line in lines()))
     assert target.read_bytes() == b"before\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_progress_counts_the_pace_from_where_it_was_gone_on_with() -> None:
+    pace = Pace(Totals(succeeded=50, output_tokens=500), now=100.0)
+    totals = Totals(succeeded=58, failed=2, output_tokens=700, billed_nano=1_500_000)
+    assert pace.told(100, totals, now=110.0) == "20 tokens/s  ETA 0:00:40  cost 0.001500"
