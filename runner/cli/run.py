@@ -96,6 +96,7 @@ def _answer(options: RunOptions, place: Place, fresh: bool) -> dict[str, Any]:
         order = options.order()
         summary = place.begin(order)
         if summary is not None and options.output.is_file():
+            place.finish(order, summary)  # it may have been killed while it cleared up
             _tell(f"Done already; {options.output} is complete. Run it anew with --fresh.")
             return summary
         if summary is not None:

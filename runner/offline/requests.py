@@ -10,7 +10,7 @@ import msgspec
 from runner.domain.errors import InvalidRequest
 from runner.domain.lines import ENDPOINTS, split_lines
 from runner.offline.table import Table, is_table, open_table
-from runner.offline.template import Template, column_template
+from runner.offline.template import Template, column_template, read_template
 
 CHAT = ENDPOINTS[0]
 _READ_BYTES = 1024**2
@@ -134,7 +134,7 @@ def _rows_of(path: Path, options: PromptOptions) -> Rows:
         )
     table = open_table(path)
     if options.template is not None:
-        return Rows(table, Template(options.template, table.columns), options)
+        return Rows(table, read_template(options.template, table.columns), options)
     return Rows(table, column_template(options.prompt_column or "", table.columns), options)
 
 

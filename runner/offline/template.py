@@ -8,34 +8,42 @@ from runner.domain.errors import InvalidRequest
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
 
+Piece = tuple[str, bool]
+"""Text as it is, or (True) the name of a column."""
+
+
 class Template:
-    """A template read once, against the columns that there are.
+    """A template that has been read.
 
     Only whole columns are put in, as they are: no attributes, no formats, and braces inside a
     value are no holes.
     """
 
-    def __init__(self, text: str, columns: Sequence[str]) -> None:
-        """Raises InvalidRequest for a hole that no column fills, naming it."""
-        self._pieces: list[tuple[str, bool]] = []  # text, or the name of a column
-        for match in _PIECE.finditer(text):
-            self._pieces.append(_piece(match, columns))
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = pieces
 
     def fill(self, row: Mapping[str, object]) -> str:
         """The prompt of one row; an empty cell (None) leaves nothing."""
         return "".join(_text(row[piece]) if is_hole else piece for piece, is_hole in self._pieces)
 
 
+def read_template(text: str, columns: Sequence[str]) -> Template:
+    """The template of a text, against the columns that there are.
+
+    Raises:
+        InvalidRequest: a hole that no column fills, or a single brace; the sentence names it.
+    """
+    return Template([_piece(match, columns) for match in _PIECE.finditer(text)])
+
+
 def column_template(column: str, columns: Sequence[str]) -> Template:
     """The template that is one column, whatever its name holds."""
     if column not in columns:
         raise _missing(column, columns)
-    template = Template("", columns)
-    template._pieces = [(column, True)]
-    return template
+    return Template([(column, True)])
 
 
-def _piece(match: re.Match[str], columns: Sequence[str]) -> tuple[str, bool]:
+def _piece(match: re.Match[str], columns: Sequence[str]) -> Piece:
     whole = match.group()
     if whole in ("{{", "}}"):
         return whole[0], False

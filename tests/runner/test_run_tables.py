@@ -21,14 +21,14 @@ from runner.offline.cells import neutral
 from runner.offline.output import check_output, write_lines, write_table
 from runner.offline.requests import PromptOptions, open_requests
 from runner.offline.table import open_table
-from runner.offline.template import Template
+from runner.offline.template import read_template
 from runner.services.job_records import Totals
 
 LINE_BYTES = 1024**2
 
 
 def test_a_template_puts_in_whole_columns_and_keeps_doubled_braces() -> None:
-    template = Template('{{"q": "{text}"}} by { author }', ["text", "author"])
+    template = read_template('{{"q": "{text}"}} by { author }', ["text", "author"])
     filled = template.fill({"text": "a {b} {0.__class__}", "author": None})
     assert filled == '{"q": "a {b} {0.__class__}"} by '
 
@@ -36,19 +36,19 @@ def test_a_template_puts_in_whole_columns_and_keeps_doubled_braces() -> None:
 @given(st.text(), st.text())
 def test_a_value_enters_a_prompt_unchanged(before: str, value: str) -> None:
     doubled = before.replace("{", "{{").replace("}", "}}")
-    assert Template(doubled + "{x}", ["x"]).fill({"x": value}) == before + value
+    assert read_template(doubled + "{x}", ["x"]).fill({"x": value}) == before + value
 
 
 def test_a_hole_without_a_column_is_named_with_the_columns_there_are() -> None:
     with pytest.raises(InvalidRequest, match="no column 'tezt'; it has: id, text") as caught:
-        Template("Say {tezt}", ["id", "text"])
+        read_template("Say {tezt}", ["id", "text"])
     assert caught.value.code == "missing_column"
 
 
 @pytest.mark.parametrize("text", ["a { b", "a } b", "{x"])
 def test_a_single_brace_is_refused_with_its_place(text: str) -> None:
     with pytest.raises(InvalidRequest, match="a single [{}] at"):
-        Template(text, ["x"])
+        read_template(text, ["x"])
 
 
 _formulas = st.builds(str.__add__, st.sampled_from("=+-@\t\r"), st.text())
