@@ -40,14 +40,22 @@ def add_model(
     """
     if not name or not name.isprintable() or "/" in name or name.startswith("."):
         raise InvalidRequest("A model's name is printable, without '/' and leading dot.")
-    if source.startswith(STUB_SCHEME):
-        new = NewModel(name, source, _STUB_CONTEXT, {})
-    else:
-        folder = _folder_of(settings, name, Path(source).expanduser().resolve())
-        facts = inspect_folder(folder)
-        new = NewModel(name, str(folder), facts.context_length, facts.manifest)
+    new = describe_source(settings, name, source)
     with sessions.begin() as session:
         return register_model(session, new, prices)
+
+
+def describe_source(settings: Settings, name: str, source: str) -> NewModel:
+    """What registering needs to know of a source; a GGUF file is converted first.
+
+    Raises:
+        InvalidRequest: the source is refused; the sentence says why.
+    """
+    if source.startswith(STUB_SCHEME):
+        return NewModel(name, source, _STUB_CONTEXT, {})
+    folder = _folder_of(settings, name, Path(source).expanduser().resolve())
+    facts = inspect_folder(folder)
+    return NewModel(name, str(folder), facts.context_length, facts.manifest)
 
 
 def ensure_builtin_model(

@@ -2,7 +2,7 @@
 
 import typer
 
-from runner.cli import bench, demo, jobs, keys, lifecycle, models
+from runner.cli import bench, demo, jobs, keys, lifecycle, models, run
 
 app = typer.Typer(
     name="tokenmill",
@@ -13,6 +13,7 @@ app = typer.Typer(
 )
 lifecycle.register(app)
 jobs.register(app)
+app.command()(run.run)
 app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")

@@ -1,7 +1,7 @@
 """What every verb shares: its options, how it prints, and how it fails.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 the job had
-failures, 2 wrong use, 3 the services cannot be reached.
+failures, 2 wrong use, 3 the services cannot be reached, 130 interrupted.
 """
 
 import json
@@ -44,6 +44,7 @@ class ExitCode(IntEnum):
     FAILURES = 1
     USAGE = 2
     UNREACHABLE = 3
+    INTERRUPTED = 130
 
 
 @contextmanager

@@ -242,6 +242,11 @@ def _show(job: JobRecord, as_json: bool) -> None:
         ("cost to run", money(totals.run_cost_nano, 9)),
     ]
     print_table(("", ""), rows)
+    show_faults(job)
+
+
+def show_faults(job: JobRecord) -> None:
+    """Name what is wrong with a job's file, line by line."""
     for fault in job.faults:
         place = "file" if fault.line is None else f"line {fault.line}"
         typer.echo(f"{place}: {fault.message} [{fault.code}]")

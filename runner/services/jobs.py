@@ -130,6 +130,13 @@ def cancel_job(session: Session, project_id: ProjectId, job_id: UUID) -> JobReco
     return get_job(session, project_id, job_id)
 
 
+def postpone_expiry(session: Session, job_id: UUID) -> None:
+    """Give a job that has not ended its whole window again, from now: for a caller who waits."""
+    job = session.get_one(Job, job_id)
+    if not JobState(job.state).is_terminal:
+        job.expires_at = func.now() + WINDOWS[job.completion_window]
+
+
 def drop_open_shards(session: Session, job_id: UUID) -> None:
     """Take a job's waiting shards off the queue for good."""
     session.execute(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from runner.db.clock import seconds_from_now
@@ -85,6 +85,12 @@ def end_worker(session: Session, worker_id: WorkerId, reason: str) -> None:
         .where(Worker.id == worker_id, Worker.state.in_(LIVE_WORKER_STATES))
         .values(state=WorkerState.ENDED, ended_at=func.now(), end_reason=reason)
     )
+
+
+def was_ready(session: Session, host: str, pid: int) -> bool:
+    """Whether the latest worker of a process had loaded its model, living or dead."""
+    query = select(Worker.rows > 0).where(Worker.host == host, Worker.pid == pid)
+    return bool(session.scalar(query.order_by(Worker.id.desc()).limit(1)))
 
 
 def report_dead(session: Session, host: str, pid: int) -> int:
