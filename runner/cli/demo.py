@@ -62,7 +62,9 @@ def demo(
             lines = line_usage(session, job_id)
     _show(batch, report, lines, target, as_json)
     tell(f"The answers are in {target}.")
-    tell(f"To go on: tokenmill up --data-dir {settings.data_dir}; the API is at /v1 of its page.")
+    tell(f"To go on: tokenmill up --data-dir {settings.data_dir}")
+    tell("The page is then at http://127.0.0.1:8080/ and the API at its /v1; both want a key:")
+    tell(f"tokenmill keys create --data-dir {settings.data_dir}")
     if report.job.totals.succeeded != questions:
         raise typer.Exit(ExitCode.FAILURES)
 
