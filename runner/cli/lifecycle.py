@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from runner.cli.console import AsJson, DataDir, ExitCode
 from runner.config import Settings, load_settings
 from runner.domain.errors import RunnerError
 from runner.embedded import running
@@ -20,25 +21,14 @@ from runner.supervisor.down import bring_down
 from runner.supervisor.launch import make_plan, services_of
 from runner.supervisor.up_state import ProcessState, is_up, read_up_state
 
-EXIT_PROBLEMS = 1
-EXIT_USAGE = 2
-EXIT_NOT_RUNNING = 3
-
 _EXIT_CODES = {
-    AlreadyRunning.code: EXIT_USAGE,
-    "port_in_use": EXIT_USAGE,
-    "database_unreachable": EXIT_NOT_RUNNING,
+    AlreadyRunning.code: ExitCode.USAGE,
+    "port_in_use": ExitCode.USAGE,
+    "database_unreachable": ExitCode.UNREACHABLE,
 }
 _FOLLOW_SECONDS = 0.2
 _DOWN_SECONDS = 120.0
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir", help="Where everything is kept; else TOKENMILL_DATA_DIR or .tokenmill."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Host = Annotated[str, typer.Option(help="The address that the page listens on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The page's port; 0 takes a free one.")]
 
@@ -88,7 +78,7 @@ def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     words = "Tokenmill is stopped." if stopped else f"Nothing runs on {settings.data_dir}."
     typer.echo(json.dumps({"stopped": stopped}) if as_json else words)
     if not stopped:
-        raise typer.Exit(EXIT_NOT_RUNNING)
+        raise typer.Exit(ExitCode.UNREACHABLE)
 
 
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -97,7 +87,7 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     state = read_up_state(settings.data_dir) if is_up(settings.data_dir) else None
     if state is None:
         _show_stopped(settings, as_json)
-        raise typer.Exit(EXIT_NOT_RUNNING)
+        raise typer.Exit(ExitCode.UNREACHABLE)
     summary = _summary(state)
     if as_json:
         typer.echo(json.dumps(summary))
@@ -107,7 +97,7 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         for name, process in (state.services | state.children).items():
             typer.echo(_line(name, process))
     if not summary["healthy"]:
-        raise typer.Exit(EXIT_PROBLEMS)
+        raise typer.Exit(ExitCode.FAILURES)
 
 
 def logs(
@@ -147,7 +137,7 @@ def doctor(
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(check) for check in checks]))
     if any(check.verdict is Verdict.PROBLEM for check in checks):
-        raise typer.Exit(EXIT_PROBLEMS)
+        raise typer.Exit(ExitCode.FAILURES)
 
 
 def _tell(line: str) -> None:
@@ -156,7 +146,7 @@ def _tell(line: str) -> None:
 
 def _fail(error: RunnerError) -> None:
     typer.echo(error.message, err=True)
-    raise typer.Exit(_EXIT_CODES.get(error.code, EXIT_PROBLEMS)) from error
+    raise typer.Exit(_EXIT_CODES.get(error.code, ExitCode.FAILURES)) from error
 
 
 def _summary(state: UpState) -> dict[str, object]:
@@ -215,11 +205,11 @@ def _log_paths(settings: Settings, name: str | None) -> list[Path]:
         if not chosen:
             known = ", ".join(path.stem for path in paths) or "none yet"
             _tell(f"There is no log of {name!r} in {folder}; there is: {known}.")
-            raise typer.Exit(EXIT_USAGE)
+            raise typer.Exit(ExitCode.USAGE)
         return chosen
     if not paths:
         _tell(f"There are no logs in {folder} yet.")
-        raise typer.Exit(EXIT_NOT_RUNNING)
+        raise typer.Exit(ExitCode.UNREACHABLE)
     return paths
 
 
