@@ -66,7 +66,8 @@ def ensure_builtin_model(
         if list_models(session):
             return
     if builtin_source() is not None:
-        tell(f"Preparing the built-in model {BUILTIN_MODEL} (once) …")
+        if not (settings.models_dir / BUILTIN_MODEL).is_dir():
+            tell(f"Preparing the built-in model {BUILTIN_MODEL} (once) …")
         add_model(settings, sessions, BUILTIN_MODEL, str(builtin_folder(settings)), PriceList())
 
 
