@@ -73,6 +73,10 @@ class Wire(RuleBasedStateMachine):
         self.inputs: dict[str, bytes] = {}
         self.gone: list[str] = []
         self.batches: dict[str, Json] = {}
+        for number, (lines, bad) in enumerate([(2, set()), (5, {1})]):
+            self.upload(lines, bad)
+            self.create(number, skip=True, priority=0)
+            self.ingest(number)
 
     def call(
         self, method: str, path: str, status: int = 200, key: str = "", **sent: object
@@ -246,11 +250,13 @@ class Wire(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(pick=ANY)
     def ingest(self, pick: int) -> None:
-        self.shop.ingest(self.job_id(self.one(self.batches, pick)))
+        batch_id = self.one(self.batches, pick)
+        self.shop.ingest(self.job_id(batch_id))
+        self.look(batch_id)
 
     @rule()
     def work(self) -> None:
-        self.shop.run(self.worker, self.shop.claim(self.worker, shards=2))
+        self.shop.run(self.worker, self.shop.claim(self.worker, shards=1))
 
     @rule()
     def close(self) -> None:
@@ -282,7 +288,7 @@ def test_any_order_of_calls_agrees_with_a_simple_model(app: Flask, runtime: Runt
     url = str(runtime.settings.database_url)
     Wire.app, Wire.runtime, Wire.seen = app, runtime, Counter()
     sessions = create_session_factory(url)
-    Wire.shop = Workshop(sessions, runtime.settings)
+    Wire.shop = Workshop(sessions, runtime.settings.model_copy(update={"shard_lines": 2}))
     try:
         run_state_machine_as_test(Wire, settings=runs(12, steps=25))
     finally:
