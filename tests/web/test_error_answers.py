@@ -116,6 +116,18 @@ def test_an_encoding_that_changes_nothing_is_no_fault(api: FlaskClient) -> None:
     )
 
 
+def test_a_whole_number_may_be_written_with_a_point(
+    api: FlaskClient, make_batch: Callable[..., dict[str, Any]]
+) -> None:
+    assert make_batch(priority=3.0)["priority"] == 3
+    upload = {"bytes": 2.0, "filename": "a", "mime_type": "text/jsonl", "purpose": "batch"}
+    assert api.post("/v1/uploads", json=upload).get_json()["bytes"] == 2
+    for wrong in (2.5, True, "2", 1e400):
+        answer = api.post("/v1/uploads", json={**upload, "bytes": wrong})
+        assert answer.get_json()["error"]["param"] in ("bytes", None), wrong
+        assert answer.status_code == 400
+
+
 @pytest.mark.parametrize("status", [400, 403, 414, 417, 431, 500, 501])
 def test_the_servers_own_answers_are_whole(status: int) -> None:
     head, _, body = error_answer(status).partition(b"\r\n\r\n")

@@ -54,7 +54,7 @@ class OutputExpiry(Body):
 class CreateBatch(Body):
     """The body of a create: the contract's fields, then ours."""
 
-    input_file_id: str
+    input_file_id: Annotated[str, Field(description="The id of a file with purpose batch.")]
     endpoint: Annotated[str, Field(json_schema_extra={"enum": list(ENDPOINTS)})]
     completion_window: Annotated[str, Field(json_schema_extra={"enum": list(jobs.WINDOWS)})]
     metadata: Annotated[dict[str, str] | None, Field(json_schema_extra=_METADATA)] = None

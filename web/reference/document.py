@@ -45,9 +45,9 @@ def build_document(app: Flask) -> Schema:
         },
         "servers": [{"url": "/"}],
         "security": [{"key": []}],
-        "paths": _paths(app),
+        "paths": _as_markdown(_paths(app)),
         "components": {
-            "schemas": _schemas(),
+            "schemas": _as_markdown(_schemas()),
             "securitySchemes": {
                 "key": {
                     "type": "http",
@@ -116,8 +116,8 @@ def _operation_id(method: str, path: str) -> str:
 
 
 def _tag(path: str) -> str:
-    first, *rest = path.strip("/").split("/")
-    return rest[0] if rest else first
+    _, *rest = path.strip("/").split("/")
+    return rest[0] if rest else "installation"
 
 
 def _schemas() -> Schema:
@@ -134,3 +134,12 @@ def _schemas() -> Schema:
     _, answered = msgspec.json.schema_components(answers, ref_template=_REF)
     lines = line_schemas(_REF)
     return {**asked["$defs"], **answered, **lines}
+
+
+def _as_markdown(value: Any) -> Any:  # noqa: ANN401
+    """Docstrings mark code with two backticks, the document with one."""
+    if isinstance(value, dict):
+        return {name: _as_markdown(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_markdown(inner) for inner in value]
+    return value.replace("``", "`") if isinstance(value, str) else value

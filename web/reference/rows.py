@@ -51,7 +51,7 @@ def chapters(document: Schema) -> dict[str, list[Call]]:
     for path, methods in document["paths"].items():
         for method in _METHODS:
             if method in methods:
-                call = _call(method, path, methods[method])
+                call = _call(method, path, methods[method], document["components"]["schemas"])
                 found.setdefault(methods[method]["tags"][0], []).append(call)
     return found
 
@@ -64,12 +64,13 @@ def objects(document: Schema) -> dict[str, tuple[str, list[Row]]]:
     }
 
 
-def _call(method: str, path: str, operation: Schema) -> Call:
+def _call(method: str, path: str, operation: Schema, schemas: Schema) -> Call:
     rows = [_row(each["name"], each, each["in"]) for each in operation["parameters"]]
     takes = ""
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
-        takes = f"{media} {_kind(content['schema']) if '$ref' in content['schema'] else ''}".strip()
-        rows += _fields(content["schema"])
+        body = content["schema"]
+        takes = media
+        rows += _fields(schemas[_kind(body)] if "$ref" in body else body)
     return Call(
         name=operation["operationId"],
         method=method.upper(),
