@@ -128,6 +128,16 @@ def test_a_whole_number_may_be_written_with_a_point(
         assert answer.status_code == 400
 
 
+@pytest.mark.parametrize("number", [b"NaN", b"1e400", b"-Infinity"])
+def test_defaults_with_a_number_that_is_none_are_told_so(api: FlaskClient, number: bytes) -> None:
+    file_id = "file-" + "0" * 26
+    body = b'{"input_file_id":"%b","endpoint":"/v1/completions","completion_window":"24h",'
+    body = body % file_id.encode() + b'"defaults":{"temperature":%b}}' % number
+    error = api.post(BATCHES, data=body).get_json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_defaults", "defaults")
+    assert "out of range" in error["message"]
+
+
 @pytest.mark.parametrize("status", [400, 403, 414, 417, 431, 500, 501])
 def test_the_servers_own_answers_are_whole(status: int) -> None:
     head, _, body = error_answer(status).partition(b"\r\n\r\n")

@@ -74,6 +74,7 @@ CONTENT_FORM: Schema = {
         "data": {
             "type": "string",
             "format": "binary",
+            "minLength": 1,
             "description": "The bytes of the part; sent with a filename.",
         }
     },
