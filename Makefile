@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MODEL ?= smollm2-135m-instruct
 WORKLOAD ?= bench/workloads/mixed-16.jsonl
+TEST_PROCESSES ?= 2
 
 .PHONY: help install demo test check bench clean
 
@@ -31,8 +32,8 @@ check: $(STAMP)  ## Lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check  ## Everything that needs no GPU
-	$(BIN)/python -m pytest
+test: check  ## Everything that needs no GPU (TEST_PROCESSES=)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --no-loadscope-reorder
 
 bench: $(STAMP)  ## Run a workload through the engine alone (MODEL=, WORKLOAD=)
 	$(BIN)/tokenmill bench engine --model $(MODEL) --workload $(WORKLOAD)

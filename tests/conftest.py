@@ -1,8 +1,14 @@
-"""Real services for every test: one Postgres and one Valkey per run, a fresh database per test."""
+"""Real services for every test: one Postgres and one Valkey per process of the run.
 
+``pytest`` runs in one process, ``pytest -n 2`` in two that share nothing but pytest's cache.
+"""
+
+import fcntl
 import itertools
+import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -10,10 +16,46 @@ import pytest
 import redis
 from psycopg import sql
 
+from runner.config import Settings
 from runner.embedded import EmbeddedServices, ServiceUrls
+from runner.model_library import builtin_folder
 
 if TYPE_CHECKING:
+    from xdist.scheduler import Scheduling
+
     from runner.db.session import SessionFactory
+
+# For the engines that tests start: threads that share their cores with other work wait for each
+# other most of the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "Scheduling":
+    """Share the tests out by whole files."""
+    from distribution import WholeFiles
+
+    return WholeFiles(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest where several processes work on the tests."""
+    if hasattr(config, "workerinput"):
+        from distribution import longest_first
+
+        longest_first(items)
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder(request: pytest.FixtureRequest) -> Path:
+    """SmolLM2-135M-Instruct as safetensors, converted once and kept in pytest's cache."""
+    assert request.config.cache is not None
+    data_dir = request.config.cache.mkdir("tokenmill")
+    # One process of the run converts, the others wait for it.
+    with (data_dir / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return builtin_folder(Settings(data_dir=data_dir))
 
 
 @pytest.fixture(scope="session")
