@@ -1,6 +1,7 @@
 """Real services for every test: one Postgres and one Valkey per run, a fresh database per test."""
 
 import itertools
+import os
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from runner.embedded import EmbeddedServices, ServiceUrls
 
 if TYPE_CHECKING:
     from runner.db.session import SessionFactory
+
+# Without a GPU, Triton's kernels run in its interpreter: it must hear of it before it is imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session")
