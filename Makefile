@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 MODEL ?= smollm2-135m-instruct
 WORKLOAD ?= bench/workloads/mixed-16.jsonl
 EXAMPLES ?= 500
+TEST_PROCESSES ?= 2
 
 .PHONY: help install demo test check bench fuzz clean
 
@@ -32,8 +33,8 @@ check: $(STAMP)  ## Lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check  ## Everything that needs no GPU
-	$(BIN)/python -m pytest
+test: check  ## Everything that needs no GPU (TEST_PROCESSES=)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --no-loadscope-reorder
 
 bench: $(STAMP)  ## Run a workload through the engine alone (MODEL=, WORKLOAD=)
 	$(BIN)/tokenmill bench engine --model $(MODEL) --workload $(WORKLOAD)

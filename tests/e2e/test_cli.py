@@ -83,12 +83,12 @@ def test_pickled_weights_are_refused_with_a_reason(server: Server, tmp_path: Pat
     assert names == {BUILTIN_MODEL}
 
 
-def test_bench_engine_writes_ids_and_figures(model_folder: Path, tmp_path: Path) -> None:
+def test_bench_engine_writes_ids_and_figures(smollm2_folder: Path, tmp_path: Path) -> None:
     workload = tmp_path / "workload.jsonl"
     workload.write_text("".join(f'{{"prompt": [{n}, 5, 6], "max_tokens": 3}}\n' for n in (7, 8)))
     out = tmp_path / "ids.json"
     figures = run_cli(
-        tmp_path, "bench", "engine", "--model", str(model_folder),
+        tmp_path, "bench", "engine", "--model", str(smollm2_folder),
         "--workload", str(workload), "--out", str(out),
     )  # fmt: skip
     assert figures["output_tokens"] == 6
