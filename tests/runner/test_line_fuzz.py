@@ -11,7 +11,7 @@ import msgspec
 from fuzzing import runs
 from hypothesis import given
 from hypothesis import strategies as st
-from workshop import CHAT, MODEL, make_item
+from workshop import MODEL, make_item
 
 from runner.domain.defaults import Defaults
 from runner.domain.ids import FileId, JobId, ModelId, PriceId, ProjectId
@@ -43,34 +43,44 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 FIELDS = sorted({name for each in FORMATS.values() for name in each.body.__struct_fields__})
-BODIES = st.fixed_dictionaries(
-    {},
-    optional={
-        "model": st.just(MODEL) | VALUES,
-        "messages": st.lists(
-            st.fixed_dictionaries(
-                {"role": st.sampled_from(["user", "system", "tool"]) | VALUES, "content": VALUES}
-            ),
-            max_size=3,
-        ),
-        "prompt": st.text(max_size=9) | st.lists(st.integers(-1, 9) | VALUES, max_size=3) | VALUES,
-    },
+MOSTLY = st.sampled_from((True, True, True, False))
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "system", "tool"]), "content": st.text(max_size=9) | VALUES}
 )
-EXTRA = st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=6), VALUES, max_size=2)
+PROMPT = st.one_of(
+    st.text(max_size=9),
+    st.lists(st.integers(0, 9), max_size=3),
+    st.lists(st.text(max_size=3), max_size=3),
+    VALUES,
+)
+# Values that some field takes, so that the checks behind the types are reached.
+LIKELY = st.one_of(
+    *(st.integers(-2, 70), st.floats(-3, 3), st.booleans(), st.sampled_from(["x", "none", ""])),
+    *(st.lists(st.text(max_size=3), max_size=3), st.lists(st.integers(-1, 9), max_size=3)),
+    *(st.dictionaries(st.sampled_from(["1", "x", "type"]), NUMBERS, max_size=2), VALUES),
+)
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    """A line with fields of its own choice, in JSON of any spelling."""
-    line = {
-        "custom_id": draw(st.just("a") | VALUES),
-        "method": draw(st.just("POST") | VALUES),
-        "url": draw(ENDPOINT | st.just(CHAT) | VALUES),
-        "body": draw(BODIES) | draw(EXTRA),
+    """A line in JSON of any spelling; most have no fault but in their body, if any."""
+    body = {
+        "model": draw(VALUES) if not draw(MOSTLY) else MODEL,
+        "messages": draw(st.lists(MESSAGE, min_size=1, max_size=2)),
+        "prompt": draw(PROMPT),
     }
-    left_out = draw(st.sets(st.sampled_from(sorted(line)), max_size=1))
-    kept = {name: value for name, value in line.items() if name not in left_out}
-    return json.dumps(kept, ensure_ascii=draw(st.booleans())).encode(errors="surrogatepass")
+    url = draw(ENDPOINT)
+    for name in ("messages" if url == "/v1/completions" else "prompt",):
+        if draw(MOSTLY):
+            del body[name]
+    if draw(MOSTLY):
+        body |= draw(st.dictionaries(st.sampled_from(FIELDS), LIKELY, max_size=2))
+    line = {"custom_id": "a", "method": "POST", "url": url, "body": body}
+    if not draw(MOSTLY):
+        line[draw(st.sampled_from(sorted(line)))] = draw(VALUES)
+    if not draw(MOSTLY):
+        del line[draw(st.sampled_from(sorted(line)))]
+    return json.dumps(line, ensure_ascii=draw(st.booleans())).encode(errors="surrogatepass")
 
 
 @st.composite
@@ -148,11 +158,13 @@ def used(data: bytes, endpoint: str, defaults: Defaults) -> LineRequest | BadBod
 
 
 @runs(400)
-@given(LINES, ENDPOINT, BLOCK)
+@given(LINES, ENDPOINT, MOSTLY, BLOCK)
 def test_any_line_has_one_verdict_and_check_and_use_agree(
-    data: bytes, endpoint: str, block: bytes | None
+    data: bytes, endpoint: str, is_right: bool, block: bytes | None
 ) -> None:
     defaults = Defaults(block)
+    if is_right:
+        endpoint = next((name for name in FORMATS if b'"%b"' % name.encode() in data), endpoint)
     verdict = checked(data, endpoint, defaults)
     if isinstance(verdict, LineError):
         told(verdict.code, verdict.message, verdict.param)
