@@ -75,7 +75,8 @@ def documents(draw: st.DrawFn) -> bytes:
             del body[name]
     if draw(MOSTLY):
         body |= draw(st.dictionaries(st.sampled_from(FIELDS), LIKELY, max_size=2))
-    line = {"custom_id": "a", "method": "POST", "url": url, "body": body}
+    custom_id = "a" if draw(MOSTLY) else draw(st.text(max_size=3))
+    line = {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
     if not draw(MOSTLY):
         line[draw(st.sampled_from(sorted(line)))] = draw(VALUES)
     if not draw(MOSTLY):
@@ -173,6 +174,7 @@ def test_any_line_has_one_verdict_and_check_and_use_agree(
         assert (again.code, again.param) == (verdict.code, verdict.param)
         return
     assert 1 <= len(verdict.custom_id) <= 512
+    assert verdict.custom_id.isprintable()
     request = used(data, endpoint, defaults)
     if isinstance(request, BadBody):
         told(request.code, request.message, request.param)

@@ -290,7 +290,7 @@ def test_any_order_of_calls_agrees_with_a_simple_model(app: Flask, runtime: Runt
     sessions = create_session_factory(url)
     Wire.shop = Workshop(sessions, runtime.settings.model_copy(update={"shard_lines": 2}))
     try:
-        run_state_machine_as_test(Wire, settings=runs(12, steps=25))
+        run_state_machine_as_test(Wire, settings=runs(10, steps=25))
     finally:
         sessions.kw["bind"].dispose()
     # Else little was tested: every kind of end must have come up.
