@@ -20,9 +20,7 @@ def pool_blocks(config: EngineConfig, block_bytes: int, max_model_len: int) -> i
     Raises:
         InvalidParams: the memory doesn't hold a single block.
     """
-    budget = config.kv_memory_bytes
-    if budget is None:
-        budget = int(free_memory(torch.device(config.device)) * config.memory_utilization)
+    budget = pool_bytes(config)
     blocks_per_sequence = -(-max_model_len // config.block_size)
     num_blocks = min(budget // block_bytes, blocks_per_sequence * config.max_num_seqs)
     if num_blocks < 1:
@@ -32,6 +30,13 @@ def pool_blocks(config: EngineConfig, block_bytes: int, max_model_len: int) -> i
             "kv_memory_bytes",
         )
     return num_blocks
+
+
+def pool_bytes(config: EngineConfig) -> int:
+    """Bytes that the pool may take."""
+    if config.kv_memory_bytes is not None:
+        return config.kv_memory_bytes
+    return int(free_memory(torch.device(config.device)) * config.memory_utilization)
 
 
 def free_memory(device: torch.device) -> int:
