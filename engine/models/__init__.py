@@ -13,6 +13,9 @@ from engine.models.probe import probe_model
 
 __all__ = ["LoadedModel", "PaddedModel", "load_model"]
 
+MAX_TOLD = 200
+"""Letters of a foreign error that go into a reason, which people read in a report."""
+
 
 def load_model(config: EngineConfig) -> LoadedModel | PaddedModel:
     """Load the model folder and prove that it computes what the plain model does.
@@ -63,4 +66,5 @@ def _paged(
             network.set_attn_implementation(own_attention)
         if isinstance(error, NotPaged):
             raise
-        raise NotPaged(f"{type(network).__name__} fails in the paged lane: {error}") from error
+        told = str(error).partition("\n")[0][:MAX_TOLD]
+        raise NotPaged(f"{type(network).__name__} fails in the paged lane: {told}") from error
