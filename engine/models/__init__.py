@@ -1,5 +1,6 @@
 """Model loading: transformers' own code, in the fastest lane that a probe trusts it in."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from engine.errors import EngineError, NotPaged, UnsupportedModel
 from engine.models.hf import LoadedModel, load_from_folder, page_attention
 from engine.models.padded import PaddedModel
 from engine.models.padded_probe import probe_padded_model
+from engine.models.precision import fits_in_float32, in_float32
 from engine.models.probe import probe_model
 
 __all__ = ["LoadedModel", "PaddedModel", "load_model"]
@@ -32,7 +34,8 @@ def load_model(config: EngineConfig) -> LoadedModel | PaddedModel:
             return _paged(network, max_model_len, config.block_size)
         except NotPaged as error:
             model = PaddedModel(network, max_model_len, error.message)
-        probe_padded_model(model)
+        with in_float32(network) if fits_in_float32(network) else nullcontext():
+            probe_padded_model(model)
     except EngineError:
         raise
     # Foreign code runs on a foreign folder: whatever it raises, this model can't be served.
@@ -56,7 +59,7 @@ def _paged(
     own_attention = network.config._attn_implementation
     try:
         model = page_attention(network, max_model_len)
-        probe_model(model, block_size)
+        _probe_paged(model, network, block_size)
         return model
     except (MemoryError, torch.OutOfMemoryError):
         raise
@@ -68,3 +71,14 @@ def _paged(
             raise
         told = str(error).partition("\n")[0][:MAX_TOLD]
         raise NotPaged(f"{type(network).__name__} fails in the paged lane: {told}") from error
+
+
+def _probe_paged(model: LoadedModel, network: torch.nn.Module, block_size: int) -> None:
+    """Probe the model as it will run, and once more in float32 if rounding may be to blame."""
+    try:
+        probe_model(model, block_size)
+    except NotPaged:
+        if model.dtype is torch.float32 or not fits_in_float32(network):
+            raise
+        with in_float32(network):
+            probe_model(LoadedModel(network, model.max_model_len), block_size)

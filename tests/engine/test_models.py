@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tiny_models import save_model
+from transformers import AutoModelForCausalLM
 
 from engine import attention
 from engine.config import EngineConfig
 from engine.errors import InvalidParams, UnsupportedModel
-from engine.models import LoadedModel, hf, load_model
+from engine.models import LoadedModel, hf, load_model, probe
 from engine.models.folder import UNTOLD_LENGTH, choose_max_model_len
 from engine.models.positions import has_positions_by_length, trained_length
 
@@ -125,6 +126,29 @@ def test_dtype_follows_the_request_or_the_hardware(llama_folder: Path) -> None:
     automatic = hf.choose_dtype("auto", torch.device("cpu"))
     is_native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     assert automatic is (torch.bfloat16 if is_native else torch.float32)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "mamba"])
+def test_rounding_of_bfloat16_does_not_choose_the_lane(tmp_path: Path, family: str) -> None:
+    # Large random weights: a router of experts and a state's memory round far apart.
+    folder = save_model(tmp_path, family, num_local_experts=4, state_size=8)
+    model = load_model(EngineConfig(model=folder, dtype="bfloat16"))
+    assert isinstance(model, LoadedModel) or model.batches
+    kept = model._network.state_dict()
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).state_dict()
+    assert {name: t.dtype for name, t in kept.items()} == {n: t.dtype for n, t in plain.items()}
+    assert all(torch.equal(kept[name], tensor) for name, tensor in plain.items())
+
+
+def test_memory_that_runs_out_at_the_probe_is_no_reason_for_a_lane(
+    llama_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(probe, "open_attention", run_out)
+    with pytest.raises(UnsupportedModel, match="no more"):
+        load_model(EngineConfig(model=llama_folder))
 
 
 def test_plain_attention_is_put_back_after_the_probe(llama_folder: Path) -> None:
