@@ -36,3 +36,5 @@ def in_float32(network: torch.nn.Module) -> Iterator[None]:
             weight.data = weight.data.to(dtype)
         for module, own in buffers:
             module._buffers.update(own)
+        if any(weight.is_cuda for weight, _ in dtypes):
+            torch.cuda.empty_cache()  # the pool is sized by what the device says is free

@@ -156,8 +156,9 @@ def test_memory_bounds_the_lines_of_a_padded_model_and_changes_nothing(
     expected = reference_outputs(bloom_folder, prompts, max_tokens=6)
     # Keys and values of two layers, three times: padded, and beside the batch it is made from.
     block_bytes = 2 * 2 * 64 * 4 * BLOCK_SIZE * 3
-    engine = make_engine(bloom_folder, kv_memory_bytes=12 * block_bytes, watermark=0.0)
-    assert engine.stats().kv_blocks_total == 12
+    # Half of the memory is for the 16 tokens that any row may be padded by: two blocks a row.
+    engine = make_engine(bloom_folder, kv_memory_bytes=24 * block_bytes, watermark=0.0)
+    assert (engine.max_num_seqs, engine.stats().kv_blocks_total) == (6, 12)
     outputs = run_all(engine, prompts, max_tokens=6)
     assert [output.token_ids for output in outputs] == expected
 
@@ -168,12 +169,13 @@ def test_states_of_fixed_size_bound_the_lines_at_once(
     folder = make_family("mamba", {"num_hidden_layers": 2, "state_size": 8})
     # Two layers with 128 channels: 4 inputs of a convolution and 8 states, three times.
     sequence_bytes = 2 * 128 * (4 + 8) * 4 * 3
-    engine = make_engine(folder, kv_memory_bytes=2 * sequence_bytes + 100)
+    engine = make_engine(folder, kv_memory_bytes=2 * sequence_bytes)
     assert engine.max_num_seqs == 2
+    assert engine.max_model_len == 256
     prompts = tiny_prompts(3)
     expected = reference_outputs(folder, prompts, max_tokens=3)
     assert [o.token_ids for o in run_all(engine, prompts, max_tokens=3)] == expected
-    with pytest.raises(InvalidParams, match="one sequence's state") as caught:
+    with pytest.raises(InvalidParams, match="before its first token") as caught:
         make_engine(folder, kv_memory_bytes=sequence_bytes - 100)
     assert caught.value.param == "kv_memory_bytes"
 
