@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import FAMILIES
 from safetensors.torch import load_file, save_file
 from test_exactness import reference_outputs, run_all, tiny_prompts
 from test_llm_engine import drain
@@ -180,6 +181,22 @@ def test_states_of_fixed_size_bound_the_lines_at_once(
     assert caught.value.param == "kv_memory_bytes"
 
 
+def test_preempted_line_of_a_model_with_inexact_steps_is_replayed(
+    make_engine: EngineFactory, make_family: FamilyFactory
+) -> None:
+    zamba = next(family for family in FAMILIES if family.model_type == "zamba2")
+    folder = make_family("zamba2", {"num_hidden_layers": 2, **zamba.settings})
+    params = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=0)
+    told = []
+    for preempt_every in (0, 2):
+        engine = make_engine(folder, preempt_every=preempt_every)
+        engine.add_request("r", [65, 66, 67, 68], params)
+        output = drain(engine)["r"]
+        assert bool(output.metrics.preemptions) == bool(preempt_every)
+        told.append([entry.logprob for entry in output.logprobs or ()])
+    assert told[0] == pytest.approx(told[1], abs=1e-5)
+
+
 class ForgetfulAttention(ReferenceAttention):
     """Loses the scale, as a model with a twist of its own would."""
 
@@ -217,10 +234,10 @@ def test_whole_prompts_pass_the_budget_one_at_a_time() -> None:
     blocks = BlockManager(100, 4, enable_prefix_caching=False)
     scheduler = Scheduler(config, blocks, whole_prompts=True)
     params = SamplingParams(max_tokens=4)
-    for name, length in (("a", 25), ("b", 6), ("c", 3), ("d", 12)):
+    for name, length in (("a", 25), ("b", 6), ("c", 4), ("d", 12)):
         scheduler.add(Request(name, [1] * length, params))
     steps = []
-    for _ in range(3):
+    for _ in range(4):
         plan = scheduler.schedule(0)
         steps.append(
             [(r.request_id, n) for r, n in zip(plan.requests, plan.num_tokens, strict=True)]
@@ -231,6 +248,7 @@ def test_whole_prompts_pass_the_budget_one_at_a_time() -> None:
         scheduler.check_integrity()
     assert steps == [
         [("a", 25)],
-        [("a", 1), ("b", 6), ("c", 3)],
+        [("a", 1), ("b", 6)],
+        [("a", 1), ("b", 1), ("c", 4)],
         [("a", 1), ("b", 1), ("c", 1), ("d", 12)],
     ]
