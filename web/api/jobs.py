@@ -71,6 +71,10 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
         "device_seconds": report.device_us / 1e6,
         "preemptions": report.preemptions,
         "recomputed_tokens": report.recomputed_tokens,
+        "lanes": [
+            {"name": use.lane.name, "reason": use.lane.reason or None, "lines": use.lines}
+            for use in report.lanes
+        ],
     }
 
 
