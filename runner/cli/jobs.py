@@ -136,6 +136,11 @@ def show(
         )
     ]
     print_table(("milliseconds", "p50", "p90", "p99"), rows)
+    if report.truncated_lines:
+        typer.echo(
+            f"{report.truncated_lines:,} prompts were shortened, "
+            f"by {report.truncated_tokens:,} tokens in all."
+        )
 
 
 @app.command()

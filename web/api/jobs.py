@@ -70,6 +70,7 @@ def _report_object(job_id: str, report: JobReport) -> Json:
         "device_seconds": report.device_us / 1e6,
         "preemptions": report.preemptions,
         "recomputed_tokens": report.recomputed_tokens,
+        "truncated": {"lines": report.truncated_lines, "tokens": report.truncated_tokens},
     }
 
 
