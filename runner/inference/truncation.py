@@ -181,27 +181,20 @@ def _cut_contents(chat: _Chat, limit: int, tokens: PromptTokens) -> list[int]:
 def _cut_one(
     messages: list[dict[str, Any]], place: int, limit: int, keeps_first: bool, tokens: PromptTokens
 ) -> list[int] | None:
-    """The longest rest of one message with which all fit; None if one token of it is too much.
+    """What of one message lets all fit; None if one token of it is too much.
 
     How many tokens a rest takes is known only in its frame, so it is measured there, and the next
     try is shorter by what was too much. The message is left as it was tried last.
     """
     text = messages[place]["content"]
     starts = tokens.token_starts(text)
-
-    def measure(keep: int) -> list[int]:
-        at = len(starts) - keep
-        rest = text[: starts[keep]] if keeps_first else text[starts[at] :]
-        messages[place]["content"] = rest if keep < len(starts) else text
-        return tokens.render_chat(messages)
-
     keep = len(starts)
     ids = tokens.render_chat(messages)
     while len(ids) > limit:
         if keep <= 1:
             return None
         keep = max(1, keep - (len(ids) - limit))
-        ids = measure(keep)
-    spare = min(limit - len(ids), len(starts) - 1 - keep)
-    longer = measure(keep + spare) if spare > 0 else ids
-    return longer if len(longer) <= limit else ids
+        at = keep if keeps_first else len(starts) - keep
+        messages[place]["content"] = text[: starts[at]] if keeps_first else text[starts[at] :]
+        ids = tokens.render_chat(messages)
+    return ids

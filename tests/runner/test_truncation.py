@@ -286,6 +286,7 @@ def test_the_engine_answers_what_is_left_as_if_it_were_the_prompt(tmp_path: Path
     with pytest.raises(LineRefusal) as caught:
         local.submit(task)
     assert caught.value.code == "context_length_exceeded"
+    assert "truncate_prompt" in caught.value.message
 
 
 def test_the_answer_tells_how_much_was_cut() -> None:

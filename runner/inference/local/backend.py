@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.errors import EngineError, InvalidParams
+from engine.errors import EngineError, InvalidParams, PromptTooLong
 from engine.llm_engine import LLMEngine
 from engine.outputs import RequestOutput
 from engine.pooling import Pooling, PoolingParams
@@ -199,4 +199,6 @@ def _metrics(output: RequestOutput) -> LineMetrics:
 def _refusal(error: EngineError, endpoint: str) -> LineRefusal:
     param = wire_param(error.param, endpoint) if isinstance(error, InvalidParams) else None
     status = 500 if error.code == "invalid_logits" else 400
-    return LineRefusal(status, error.code, str(error), param)
+    # The engine knows nothing of policies; whoever reads this should.
+    way_out = " Or let truncate_prompt cut it." if isinstance(error, PromptTooLong) else ""
+    return LineRefusal(status, error.code, f"{error}{way_out}", param)
