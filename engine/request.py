@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.logit_edits import LogitEdits
+from engine.pooling import PooledStates
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 
@@ -31,6 +32,7 @@ class Request:
         device_us: this request's share of step wall time, in microseconds.
         edits: what it wants changed in its logits, or None.
         logprobs: of each output token, if the request asks for them.
+        pooled: what it wants instead of output tokens: its prompt's hidden states, pooled.
     """
 
     request_id: str
@@ -39,6 +41,7 @@ class Request:
     priority: int = 0
     arrival_us: int = 0
     edits: LogitEdits | None = None
+    pooled: PooledStates | None = None
 
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)

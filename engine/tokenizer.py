@@ -61,6 +61,11 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    def token_starts(self, text: str) -> list[int]:
+        """For each token of `text` alone, the index of the character with which it begins."""
+        offsets = self._backend.encode(text, add_special_tokens=False).offsets
+        return [start for start, _ in offsets]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens."""
         return self._backend.decode(ids, skip_special_tokens=True)

@@ -7,30 +7,46 @@ import msgspec
 from runner.domain.ids import item_id
 from runner.domain.leases import LineMetrics
 from runner.inference.backend import Completion, Task
+from runner.inference.embedding_answers import embedding_answer
 from runner.inference.logprobs import chat_logprobs, text_logprobs
-from runner.inference.requests import CHAT
+from runner.inference.requests import CHAT, EMBEDDINGS, RESPONSES
+from runner.inference.response_answers import response_answer
 
 _encoder = msgspec.json.Encoder()
 
 
 def answer_body(task: Task, completions: Sequence[Completion], metrics: LineMetrics) -> bytes:
-    """The body of a 200 answer. It depends on the line and the job only, not on when it ran."""
-    job_id = task.lease.key.job_id
-    created = job_id.int >> 80  # the job's creation, in milliseconds
+    """The body of a 200 answer. It depends on the line and the job only, not on when it ran.
+
+    Of a prompt that was shortened it tells, beyond the contract, by how many tokens.
+    """
+    created = (task.lease.key.job_id.int >> 80) // 1000  # the job's creation, in milliseconds
+    if task.request.endpoint == EMBEDDINGS:
+        body = embedding_answer(task, completions, metrics)
+    elif task.request.endpoint == RESPONSES:
+        body = response_answer(task, completions[0], metrics, created)
+    else:
+        body = _choices_answer(task, completions, metrics, created)
+    if task.truncated_tokens:
+        body["truncated_prompt_tokens"] = task.truncated_tokens
+    return _encoder.encode(body)
+
+
+def _choices_answer(
+    task: Task, completions: Sequence[Completion], metrics: LineMetrics, created: int
+) -> dict[str, object]:
     is_chat = task.request.endpoint == CHAT
     prefix, kind = ("chatcmpl-", "chat.completion") if is_chat else ("cmpl-", "text_completion")
     render = _chat_choice if is_chat else _text_choice
-    return _encoder.encode(
-        {
-            "id": prefix + item_id(job_id, task.idx),
-            "object": kind,
-            "created": created // 1000,
-            "model": task.request.model,
-            "choices": [render(*numbered) for numbered in enumerate(completions)],
-            "usage": _usage(metrics),
-            "system_fingerprint": None,
-        }
-    )
+    return {
+        "id": prefix + item_id(task.lease.key.job_id, task.idx),
+        "object": kind,
+        "created": created,
+        "model": task.request.model,
+        "choices": [render(*numbered) for numbered in enumerate(completions)],
+        "usage": _usage(metrics),
+        "system_fingerprint": None,
+    }
 
 
 def _chat_choice(index: int, completion: Completion) -> dict[str, object]:

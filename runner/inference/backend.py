@@ -13,7 +13,7 @@ from runner.inference.requests import LineRequest
 class Task:
     """A line ready to run: parsed, and its prompts as token ids.
 
-    ``key`` is unique within a worker's life.
+    ``key`` is unique within a worker's life. ``truncated_tokens`` were cut off its prompts.
     """
 
     key: str
@@ -22,6 +22,7 @@ class Task:
     custom_id: str
     request: LineRequest
     prompts: tuple[tuple[int, ...], ...]
+    truncated_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,15 @@ class TokenLikelihood:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model said in one choice of a line; ``likelihoods`` are of its tokens, if asked."""
+    """What a model said in one choice of a line; ``likelihoods`` are of its tokens, if asked.
+
+    ``vector`` is what it made of a prompt instead, where that was asked for: little-endian float32.
+    """
 
     text: str
     finish_reason: str  # stop | length
     likelihoods: tuple[TokenLikelihood, ...] | None = None
+    vector: bytes = b""
 
 
 class LineRefusal(Exception):

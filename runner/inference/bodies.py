@@ -38,7 +38,7 @@ class Message(msgspec.Struct):
 
 
 class SamplingBody(msgspec.Struct):
-    """Fields that both endpoints share."""
+    """Fields that the endpoints which generate share."""
 
     model: str
     max_tokens: int | None = None
@@ -55,6 +55,8 @@ class SamplingBody(msgspec.Struct):
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    truncate_prompt: str | None = None
+    truncate_prompt_tokens: int | None = None
     n: int | None = None
     stream: bool | None = None
     stream_options: Any = None
@@ -87,7 +89,7 @@ class CompletionBody(SamplingBody):
     suffix: str | None = None
 
 
-_Body = TypeVar("_Body", ChatBody, CompletionBody)
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 
 _chat_decoder = msgspec.json.Decoder(ChatBody)
 _completion_decoder = msgspec.json.Decoder(CompletionBody)
@@ -101,17 +103,18 @@ def read_chat(body: msgspec.Raw) -> ChatBody:
     Raises:
         BadBody: it is no JSON object, a field is of the wrong type, or unknown.
     """
-    return _read(_chat_decoder, body, _CHAT_FIELDS)
+    return read_body(_chat_decoder, body, _CHAT_FIELDS)
 
 
 def read_completion(body: msgspec.Raw) -> CompletionBody:
     """Read the body of a completion; raises as ``read_chat`` does."""
-    return _read(_completion_decoder, body, _COMPLETION_FIELDS)
+    return read_body(_completion_decoder, body, _COMPLETION_FIELDS)
 
 
-def _read(
+def read_body(
     decoder: "msgspec.json.Decoder[_Body]", body: msgspec.Raw, known: frozenset[str]
 ) -> _Body:
+    """Read a body of any endpoint, whose type has the fields ``known``; raises as ``read_chat``."""
     try:
         value = decoder.decode(body)
         fields = _fields_decoder.decode(body)

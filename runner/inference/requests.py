@@ -1,7 +1,9 @@
 """The body of a line as what it asks of a model. What cannot be honoured is refused by name."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -12,12 +14,29 @@ from runner.inference.bodies import (
     ChatBody,
     CompletionBody,
     Message,
+    SamplingBody,
     read_chat,
     read_completion,
 )
+from runner.inference.embeddings import (
+    MAX_INPUTS,
+    EmbeddingOptions,
+    EmbeddingsBody,
+    embedding_options,
+    read_embeddings,
+)
+from runner.inference.responses import (
+    ResponsesBody,
+    as_chat,
+    in_our_words,
+    read_responses,
+    repeated_fields,
+)
 from runner.inference.sampling import MAX_LOGPROBS, Sampling, read_sampling, require
+from runner.inference.truncation import TruncationOptions, read_truncation
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
 MAX_CHOICES = 64
 """Choices of one line, over all its prompts: they run at the same time."""
 _COMPLETIONS_MAX_TOKENS = 16  # the contract's default
@@ -36,7 +55,9 @@ class Prompt:
 class LineRequest:
     """What a line asks of a model: ``n`` choices for each of its prompts.
 
-    ``echo`` wants each prompt's text in front of its choices.
+    ``echo`` wants each prompt's text in front of its choices. With ``embedding`` a vector of each
+    prompt is wanted instead of choices, and ``sampling`` has no use. ``repeated`` are the fields
+    of its body that a response shows again.
     """
 
     endpoint: str
@@ -45,6 +66,9 @@ class LineRequest:
     sampling: Sampling
     n: int = 1
     echo: bool = False
+    truncation: TruncationOptions = TruncationOptions()
+    embedding: EmbeddingOptions | None = None
+    repeated: Mapping[str, Any] | None = None
 
 
 _line_decoder = msgspec.json.Decoder(Line)
@@ -60,7 +84,21 @@ def parse_request(data: bytes, lease: Lease, idx: int) -> LineRequest:
     seed = default_seed(lease, idx)
     if lease.endpoint == CHAT:
         return _chat_request(read_chat(body), seed)
+    if lease.endpoint == EMBEDDINGS:
+        return _embeddings_request(read_embeddings(body), seed)
+    if lease.endpoint == RESPONSES:
+        return _responses_request(read_responses(body), seed)
     return _completion_request(read_completion(body), seed)
+
+
+_PROMPT_OF = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input", RESPONSES: "input"}
+
+
+def wire_param(param: str, endpoint: str) -> str:
+    """The field of a body that stands for one that an engine found at fault."""
+    if param in ("prompt", "messages"):
+        return _PROMPT_OF[endpoint]
+    return param
 
 
 def default_seed(lease: Lease, idx: int) -> int:
@@ -86,6 +124,7 @@ def _chat_request(body: ChatBody, seed: int) -> LineRequest:
         prompts=(Prompt(messages=messages),),
         sampling=read_sampling(body, limit, _chat_logprobs(body), seed),
         n=_choices(body.n, num_prompts=1),
+        truncation=read_truncation(body.truncate_prompt, body.truncate_prompt_tokens),
     )
 
 
@@ -102,7 +141,7 @@ def _chat_logprobs(body: ChatBody) -> int | None:
 def _completion_request(body: CompletionBody, seed: int) -> LineRequest:
     _refuse_unless(body.stream_options is None, "stream_options")
     _refuse_unless(not body.suffix, "suffix")
-    prompts = _prompts(body.prompt)
+    prompts = _prompts(body.prompt, "prompt")
     n = _choices(body.n, len(prompts))
     if body.best_of not in (None, n):
         raise BadBody(
@@ -124,10 +163,40 @@ def _completion_request(body: CompletionBody, seed: int) -> LineRequest:
         sampling=read_sampling(body, limit, body.logprobs, seed),
         n=n,
         echo=bool(body.echo),
+        truncation=read_truncation(body.truncate_prompt, body.truncate_prompt_tokens),
     )
 
 
-def _prompts(prompt: str | list[object] | None) -> tuple[Prompt, ...]:
+def _responses_request(body: ResponsesBody, seed: int) -> LineRequest:
+    chat = as_chat(body)
+    try:
+        request = _chat_request(chat, seed)
+    except BadBody as error:
+        raise in_our_words(error) from None
+    return replace(request, endpoint=RESPONSES, repeated=repeated_fields(body))
+
+
+def _embeddings_request(body: EmbeddingsBody, seed: int) -> LineRequest:
+    prompts = _prompts(body.input, "input")
+    require(
+        len(prompts) <= MAX_INPUTS, f"A line has at most {MAX_INPUTS:,} inputs; split it.", "input"
+    )
+    require(
+        all(prompt.text or prompt.token_ids for prompt in prompts),
+        "input holds an empty text or list; remove it.",
+        "input",
+    )
+    return LineRequest(
+        endpoint=EMBEDDINGS,
+        model=body.model,
+        prompts=prompts,
+        sampling=read_sampling(SamplingBody(body.model), None, None, seed),
+        truncation=read_truncation(body.truncate_prompt, body.truncate_prompt_tokens),
+        embedding=embedding_options(body),
+    )
+
+
+def _prompts(prompt: object, param: str) -> tuple[Prompt, ...]:
     """One text, several, one list of token ids, or several."""
     if isinstance(prompt, str):
         return (Prompt(text=prompt),)
@@ -139,8 +208,8 @@ def _prompts(prompt: str | list[object] | None) -> tuple[Prompt, ...]:
         if all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in prompt):
             return tuple(Prompt(token_ids=_ids(ids)) for ids in prompt)
     raise BadBody(
-        "prompt must be a text, a list of texts, or one or more lists of token ids.",
-        "prompt",
+        f"{param} must be a text, a list of texts, or one or more lists of token ids.",
+        param,
         "invalid_type",
     )
 

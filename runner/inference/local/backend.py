@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.errors import EngineError, InvalidParams
+from engine.errors import EngineError, InvalidParams, PromptTooLong
 from engine.llm_engine import LLMEngine
 from engine.outputs import RequestOutput
+from engine.pooling import Pooling, PoolingParams
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 from engine.tokenizer import Tokenizer
@@ -24,7 +25,8 @@ from runner.inference.backend import (
 )
 from runner.inference.bodies import BadBody
 from runner.inference.fan_out import Choice, OpenLines
-from runner.inference.requests import Prompt, parse_request
+from runner.inference.prompts import tokenise
+from runner.inference.requests import LineRequest, parse_request, wire_param
 
 
 class LocalBackend:
@@ -45,25 +47,31 @@ class LocalBackend:
         """Parse a line and turn its prompts into token ids."""
         try:
             request = parse_request(item.data, lease, item.idx)
-            prompts = tuple(tuple(self._tokenise(prompt)) for prompt in request.prompts)
+            self._check_pooling(request)
+            line = tokenise(request, self._tokenizer, self._engine.max_model_len)
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
         except EngineError as error:
-            raise _refusal(error) from None
-        key = f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}"
-        return Task(key, lease, item.idx, item.custom_id, request, prompts)
+            raise _refusal(error, lease.endpoint) from None
+        return Task(
+            key=f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}",
+            lease=lease,
+            idx=item.idx,
+            custom_id=item.custom_id,
+            request=line.request,
+            prompts=line.token_ids,
+            truncated_tokens=line.truncated_tokens,
+        )
 
     def submit(self, task: Task) -> None:
         """Queue a task's choices in the engine: all of them, or none."""
         choices = self._lines.add(task)
         try:
             for choice in choices:
-                self._engine.add_request(
-                    choice.key, choice.prompt_token_ids, self._params(choice), task.lease.priority
-                )
+                self._add(choice)
         except EngineError as error:
             self.abort([task.key])
-            raise _refusal(error) from None
+            raise _refusal(error, task.lease.endpoint) from None
 
     def step(self) -> list[Outcome]:
         """Run one engine step."""
@@ -88,12 +96,23 @@ class LocalBackend:
         """The engine's own counters and gauges."""
         return asdict(self._engine.stats())
 
-    def _tokenise(self, prompt: Prompt) -> Iterable[int]:
-        if prompt.messages is not None:
-            return self._tokenizer.render_chat(prompt.messages)
-        if prompt.text is not None:
-            return self._tokenizer.encode(prompt.text, add_special_tokens=True)
-        return prompt.token_ids or ()
+    def _add(self, choice: Choice) -> None:
+        priority, options = choice.task.lease.priority, choice.task.request.embedding
+        prompt = choice.prompt_token_ids
+        if options is None:
+            self._engine.add_request(choice.key, prompt, self._params(choice), priority)
+            return
+        pooling = options.pooling or self._engine.default_pooling
+        assert pooling is not None, "a line that needs one was refused"
+        params = PoolingParams(Pooling(pooling), options.dimensions)
+        self._engine.add_pooling_request(choice.key, prompt, params, priority)
+
+    def _check_pooling(self, request: LineRequest) -> None:
+        options = request.embedding
+        if options is not None and not options.pooling and self._engine.default_pooling is None:
+            raise BadBody(
+                "The model's own way of pooling is not supported; choose last or mean.", "pooling"
+            )
 
     def _params(self, choice: Choice) -> SamplingParams:
         """The engine's parameters of one choice, within the room that its prompt leaves."""
@@ -124,7 +143,11 @@ class LocalBackend:
 
     def _answer(self, output: RequestOutput) -> Completion | LineRefusal:
         if output.error is not None:
-            return _refusal(output.error)
+            endpoint = self._lines.choice(output.request_id).task.lease.endpoint
+            return _refusal(output.error, endpoint)
+        if output.embedding is not None:
+            vector = output.embedding.astype("<f4").tobytes()
+            return Completion("", output.finish_reason.value, vector=vector)
         choice = self._lines.choice(output.request_id)
         text = self._echo(choice) + output.text if choice.task.request.echo else output.text
         likelihoods = None
@@ -175,7 +198,9 @@ def _metrics(output: RequestOutput) -> LineMetrics:
     return LineMetrics(**asdict(output.metrics))
 
 
-def _refusal(error: EngineError) -> LineRefusal:
-    param = error.param if isinstance(error, InvalidParams) else None
+def _refusal(error: EngineError, endpoint: str) -> LineRefusal:
+    param = wire_param(error.param, endpoint) if isinstance(error, InvalidParams) else None
     status = 500 if error.code == "invalid_logits" else 400
-    return LineRefusal(status, error.code, str(error), param)
+    # The engine knows nothing of policies; whoever reads this should.
+    way_out = " Or let truncate_prompt cut it." if isinstance(error, PromptTooLong) else ""
+    return LineRefusal(status, error.code, f"{error}{way_out}", param)
