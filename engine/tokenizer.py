@@ -65,6 +65,22 @@ class Tokenizer:
         """Text of `ids` without special tokens."""
         return self._backend.decode(ids, skip_special_tokens=True)
 
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens by their names."""
+        return self._backend.decode(ids, skip_special_tokens=False)
+
+    def to_json(self) -> str:
+        """All of it as the text of a tokenizer.json."""
+        return self._backend.to_str()
+
+    def special_token_id(self, text: str) -> int | None:
+        """The id of a special token, or None if the text isn't one."""
+        token_id = self._backend.token_to_id(text)
+        if token_id is None:
+            return None
+        token = self._backend.get_added_tokens_decoder().get(token_id)
+        return token_id if token is not None and token.special else None
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token adds to a text, be they part of a character or more than one."""
         return self._token_bytes.of(token_id)
