@@ -49,7 +49,12 @@ class Tokenizer:
             name: _token_text(settings[name]) for name in SPECIAL_TOKENS if settings.get(name)
         }
         self.eos_token_ids = self._find_eos(Path(folder))
-        self._template = _compile_template(_template_source(Path(folder), settings))
+        source = _template_source(Path(folder), settings, "default")
+        tool_source = _template_source(Path(folder), settings, "tool_use") or source
+        self._template = _compile_template(source)
+        is_same = tool_source == source
+        self._tool_template = self._template if is_same else _compile_template(tool_source)
+        self.tool_template_text = tool_source or ""
 
     @property
     def num_token_ids(self) -> int:
@@ -85,22 +90,28 @@ class Tokenizer:
         """The bytes one token adds to a text, be they part of a character or more than one."""
         return self._token_bytes.of(token_id)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
 
-        The template writes its own special tokens, so none are added to its text.
+        `tools` are functions that the template shows to the model. The template writes its own
+        special tokens, so none are added to its text.
 
         Raises:
             InvalidParams: there is no template, or it refuses the messages.
         """
-        if self._template is None:
+        template = self._tool_template if tools else self._template
+        if template is None:
             raise InvalidParams(
                 "The model has no chat template; send a plain prompt instead.", "messages"
             )
         try:
-            text = self._template.render(
+            text = template.render(
                 messages=messages,
-                tools=None,
+                tools=tools,
                 documents=None,
                 add_generation_prompt=True,
                 **self._special_tokens,
@@ -155,15 +166,19 @@ def _token_text(value: object) -> str:
     return str(value["content"]) if isinstance(value, dict) else str(value)
 
 
-def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
-    """The chat template: a file of its own, else the setting; of a named list, the default."""
-    path = folder / "chat_template.jinja"
+def _template_source(folder: Path, settings: dict[str, Any], name: str) -> str | None:
+    """A chat template by its name: a file of its own, else the setting or an entry of its list."""
+    is_default = name == "default"
+    file = "chat_template" if is_default else f"additional_chat_templates/{name}"
+    path = folder / f"{file}.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
     source = settings.get("chat_template")
     if isinstance(source, list):
         by_name = {entry.get("name"): entry.get("template") for entry in source}
-        source = by_name.get("default")
+        source = by_name.get(name)
+    elif not is_default:
+        return None
     return source if isinstance(source, str) else None
 
 

@@ -12,7 +12,8 @@ from runner.inference.requests import LineRequest
 class Task:
     """A line ready to run: parsed, and its prompts as token ids.
 
-    ``key`` is unique within a worker's life.
+    ``key`` is unique within a worker's life. ``grammar`` is what the backend made of the form that
+    the answers must have; nobody else looks into it.
     """
 
     key: str
@@ -21,6 +22,7 @@ class Task:
     custom_id: str
     request: LineRequest
     prompts: tuple[tuple[int, ...], ...]
+    grammar: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,24 @@ class TokenLikelihood:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One function that a model wants called; ``arguments`` is a JSON object as it wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model said in one choice of a line; ``likelihoods`` are of its tokens, if asked."""
+    """What a model said in one choice of a line; ``likelihoods`` are of its tokens, if asked.
+
+    ``text`` is what it said beside its calls.
+    """
 
     text: str
-    finish_reason: str  # stop | length
+    finish_reason: str  # stop | length | tool_calls
     likelihoods: tuple[TokenLikelihood, ...] | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class LineRefusal(Exception):

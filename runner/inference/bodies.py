@@ -29,12 +29,29 @@ class TextPart(msgspec.Struct):
     text: str | None = None
 
 
+class CalledFunction(msgspec.Struct):
+    """A function that an assistant called; ``arguments`` is JSON."""
+
+    name: str
+    arguments: str
+
+
+class PastCall(msgspec.Struct):
+    """One tool call of an assistant's message."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
 class Message(msgspec.Struct):
     """One message of a conversation."""
 
     role: str
     content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: list[PastCall] | None = None
+    tool_call_id: str | None = None
 
 
 class SamplingBody(msgspec.Struct):
@@ -55,6 +72,10 @@ class SamplingBody(msgspec.Struct):
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    structured_outputs: Any = None
     n: int | None = None
     stream: bool | None = None
     stream_options: Any = None
@@ -88,6 +109,7 @@ class CompletionBody(SamplingBody):
 
 
 _Body = TypeVar("_Body", ChatBody, CompletionBody)
+_Part = TypeVar("_Part", bound=msgspec.Struct)
 
 _chat_decoder = msgspec.json.Decoder(ChatBody)
 _completion_decoder = msgspec.json.Decoder(CompletionBody)
@@ -107,6 +129,22 @@ def read_chat(body: msgspec.Raw) -> ChatBody:
 def read_completion(body: msgspec.Raw) -> CompletionBody:
     """Read the body of a completion; raises as ``read_chat`` does."""
     return _read(_completion_decoder, body, _COMPLETION_FIELDS)
+
+
+def read_part(value: object, kind: type[_Part], param: str) -> _Part:
+    """A field that came as any JSON, by its own type; ``param`` names it.
+
+    Raises:
+        BadBody: it does not have that type; the param leads to the place.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        where = _PATH.search(str(error))
+        sentence = str(error)[: where.start()] if where else str(error)
+        inside = where.group(1) if where else ""
+        dot = "." if inside and not inside.startswith("[") else ""
+        raise BadBody(f"{sentence}.", f"{param}{dot}{inside}", "invalid_type") from None
 
 
 def _read(

@@ -24,7 +24,7 @@ from runner.inference.backend import (
 )
 from runner.inference.bodies import BadBody
 from runner.inference.fan_out import Choice, OpenLines
-from runner.inference.requests import Prompt, parse_request
+from runner.inference.requests import LineRequest, Prompt, parse_request
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron")
 _CRASH_STATUS = 86
@@ -66,6 +66,7 @@ class StubBackend:
             request = parse_request(item.data, lease, item.idx)
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
+        _refuse_forms(request)
         key = f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}"
         words = [len(_prompt_text(prompt).split()) for prompt in request.prompts]
         prompts = tuple(tuple(range(count)) for count in words)
@@ -133,6 +134,14 @@ class StubBackend:
         for running in self._running.values():
             running.device_us += share + rest
             rest = 0
+
+
+def _refuse_forms(request: LineRequest) -> None:
+    """Words out of a hash have no form, and say no calls."""
+    param = request.format.param if request.format is not None else "tools"
+    if request.format is not None or request.tools is not None:
+        message = f"The stub keeps to no form; {param} needs a real model."
+        raise LineRefusal(400, "unsupported_value", message, param)
 
 
 def _prompt_text(prompt: Prompt) -> str:

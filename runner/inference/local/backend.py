@@ -6,8 +6,9 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import EngineError, InvalidParams
+from engine.grammar import Grammar
 from engine.llm_engine import LLMEngine
-from engine.outputs import RequestOutput
+from engine.outputs import FinishReason, RequestOutput
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 from engine.tokenizer import Tokenizer
@@ -23,7 +24,8 @@ from runner.inference.backend import (
 )
 from runner.inference.bodies import BadBody
 from runner.inference.fan_out import Choice, OpenLines
-from runner.inference.requests import Prompt, parse_request
+from runner.inference.local.constraints import Constraints
+from runner.inference.requests import LineRequest, Prompt, parse_request
 
 
 class LocalBackend:
@@ -35,21 +37,23 @@ class LocalBackend:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._engine = LLMEngine(engine_config(folder, settings))
         self._tokenizer = Tokenizer(folder)
+        self._constraints = Constraints(self._tokenizer)
         self._lines = OpenLines()
         self.rows = self._engine.max_num_seqs
         self.description = self._engine.description
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
-        """Parse a line and turn its prompts into token ids."""
+        """Parse a line, turn its prompts into token ids, and compile what form it asks for."""
         try:
             request = parse_request(item.data, lease, item.idx)
-            prompts = tuple(tuple(self._tokenise(prompt)) for prompt in request.prompts)
+            prompts = tuple(tuple(self._tokenise(prompt, request)) for prompt in request.prompts)
+            grammar = self._constraints.grammar(request)
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
         except EngineError as error:
             raise _refusal(error) from None
         key = f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}"
-        return Task(key, lease, item.idx, item.custom_id, request, prompts)
+        return Task(key, lease, item.idx, item.custom_id, request, prompts, grammar)
 
     def submit(self, task: Task) -> None:
         """Queue a task's choices in the engine: all of them, or none."""
@@ -86,16 +90,17 @@ class LocalBackend:
         """The engine's own counters and gauges."""
         return asdict(self._engine.stats())
 
-    def _tokenise(self, prompt: Prompt) -> Iterable[int]:
+    def _tokenise(self, prompt: Prompt, request: LineRequest) -> Iterable[int]:
         if prompt.messages is not None:
-            return self._tokenizer.render_chat(prompt.messages)
+            return self._constraints.render(prompt, request.tools)
         if prompt.text is not None:
             return self._tokenizer.encode(prompt.text, add_special_tokens=True)
         return prompt.token_ids or ()
 
     def _params(self, choice: Choice) -> SamplingParams:
         """The engine's parameters of one choice, within the room that its prompt leaves."""
-        asked = choice.task.request.sampling
+        task = choice.task
+        asked = task.request.sampling
         room = self._engine.max_model_len - len(choice.prompt_token_ids)
         limit = room if asked.max_tokens is None else min(asked.max_tokens, room)
         return SamplingParams(
@@ -114,6 +119,9 @@ class LocalBackend:
             logit_bias=asked.logit_bias,
             min_tokens=asked.min_tokens,
             logprobs=asked.logprobs,
+            grammar=task.grammar if isinstance(task.grammar, Grammar) else None,
+            # Markers of calls may be special tokens.
+            skip_special_tokens=task.request.tools is None,
         )
 
     def _abort(self, choice_keys: list[str]) -> None:
@@ -124,11 +132,16 @@ class LocalBackend:
         if output.error is not None:
             return _refusal(output.error)
         choice = self._lines.choice(output.request_id)
-        text = self._echo(choice) + output.text if choice.task.request.echo else output.text
+        request = choice.task.request
+        said = self._constraints.read(output.text, request.tools)
+        text = self._echo(choice) + said.text if request.echo else said.text
+        reason = output.finish_reason.value
+        if said.calls and output.finish_reason is FinishReason.STOP:
+            reason = "tool_calls"
         likelihoods = None
         if output.logprobs is not None:
             likelihoods = tuple(map(self._likelihood, output.token_ids, output.logprobs))
-        return Completion(text, output.finish_reason.value, likelihoods)
+        return Completion(text, reason, likelihoods, said.calls)
 
     def _echo(self, choice: Choice) -> str:
         text = choice.task.request.prompts[choice.prompt].text
