@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.meta
 import tokenizers
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import CallBlock, Node
@@ -25,6 +26,10 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token
 
 class Tokenizer:
     """The tokenizer of one model folder.
+
+    Attributes:
+        eos_token_ids: every token that ends an output.
+        tool_template_text: the chat template that shows tools; empty if none would.
 
     Raises:
         UnsupportedModel: the folder has no readable tokenizer.json.
@@ -54,7 +59,7 @@ class Tokenizer:
         self._template = _compile_template(source)
         is_same = tool_source == source
         self._tool_template = self._template if is_same else _compile_template(tool_source)
-        self.tool_template_text = tool_source or ""
+        self.tool_template_text = tool_source if tool_source and _takes_tools(tool_source) else ""
 
     @property
     def num_token_ids(self) -> int:
@@ -185,16 +190,25 @@ def _template_source(folder: Path, settings: dict[str, Any], name: str) -> str |
 def _compile_template(source: str | None) -> jinja2.Template | None:
     if source is None:
         return None
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateError as error:
+        raise UnsupportedModel(f"The model's chat template is not valid: {error}") from error
+
+
+def _takes_tools(source: str) -> bool:
+    """Whether a template that compiles reads `tools`; others would leave them out in silence."""
+    return "tools" in jinja2.meta.find_undeclared_variables(_environment().parse(source))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateError as error:
-        raise UnsupportedModel(f"The model's chat template is not valid: {error}") from error
+    return environment
 
 
 def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = False) -> str:

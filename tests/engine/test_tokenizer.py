@@ -106,6 +106,22 @@ def test_tools_are_shown_by_the_template_that_is_made_for_them(
     assert tokenizer.decode(tokenizer.render_chat(messages, [{"name": "f"}])) == "f+hi"
 
 
+@pytest.mark.parametrize(
+    ("template", "takes_them"),
+    [
+        ("{% if tools %}{{ tools | tojson }}{% endif %}", True),
+        ("{% if not tools is defined %}{% set tools = none %}{% endif %}{{ tools }}", True),
+        ("Between <tools> and </tools>: {{ xml_tools }}", False),
+        ("{% for m in messages %}{{ m.tools }}{% endfor %}", False),
+    ],
+)
+def test_a_template_that_never_reads_tools_is_known(
+    tmp_path: Path, template: str, takes_them: bool
+) -> None:
+    tokenizer = tokenizer_with(tmp_path, template)
+    assert tokenizer.tool_template_text == (template if takes_them else "")
+
+
 def test_one_template_shows_tools_too_and_special_tokens_are_known_by_name(
     tmp_path: Path,
 ) -> None:
