@@ -67,8 +67,8 @@ class GrammarCompiler:
         """The grammar of a source, compiled now or known from before.
 
         Raises:
-            InvalidGrammar: it can't be enforced, or takes too long; the same source fails the
-                same way without being tried again.
+            InvalidGrammar: it can't be enforced, or takes too long. It is not tried again, but one
+                that was only slow is there for those who ask later.
         """
         compilation = self._compilation(source)
         left = compilation.deadline - time.monotonic()

@@ -1,5 +1,6 @@
 """Grammars: every output fits, whatever the scheduling does, and a fault stays with its request."""
 
+import contextlib
 import json
 import re
 import threading
@@ -11,8 +12,10 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from llguidance import LLMatcher
 from tiny_models import EOS_ID, VOCAB_SIZE, EngineFactory, byte_tokenizer
 
+from engine import grammar as engine_grammar
 from engine import grammar_compiler
 from engine.errors import InvalidGrammar, InvalidParams
 from engine.grammar import Grammar, GrammarState, Vocabulary, allowed_tokens
@@ -206,6 +209,7 @@ def test_end_tokens_are_held_back_only_where_something_else_may_come() -> None:
 def test_a_lexer_that_others_used_up_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = grammar_compiler.LLParserLimits(max_lexer_states=400, verbose_errors=False)
     monkeypatch.setattr(grammar_compiler, "_LIMITS", limits)
+    monkeypatch.setattr(engine_grammar, "MAX_RENEWAL_SECONDS", 60.0)
     grammar = new_compiler().compile(GrammarSource("regex", "(a|b)*a(a|b){60}"))
     letters = [byte_tokenizer().token_to_id(letter) for letter in "ab"]
     early = grammar.start()
@@ -317,10 +321,35 @@ def test_equal_sources_are_compiled_once_and_old_ones_are_let_go(
     assert opened == [1]
 
 
-def test_a_compilation_that_takes_too_long_is_refused() -> None:
-    compiler = new_compiler(max_seconds=0.0)
-    with pytest.raises(InvalidGrammar, match="takes longer than 0 s"):
-        compiler.compile(GrammarSource("json_schema", json.dumps(chain(600))))
+class SlowLibrary:
+    """llguidance's compiler, but it waits to be released."""
+
+    grammar_from_regex = staticmethod(LLMatcher.grammar_from_regex)
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def __call__(self, *args: object, **options: object) -> LLMatcher:
+        self.released.wait()
+        return LLMatcher(*args, **options)  # type: ignore[arg-type]
+
+
+def test_a_compilation_that_takes_too_long_is_refused_and_found_when_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = SlowLibrary()
+    monkeypatch.setattr(grammar_compiler, "LLMatcher", library)
+    compiler = new_compiler(max_seconds=0.01)
+    source = GrammarSource("regex", "x")
+    for _ in range(2):
+        with pytest.raises(InvalidGrammar, match=r"takes longer than 0.01 s"):
+            compiler.compile(source)
+    library.released.set()
+    found = None
+    while found is None:
+        with contextlib.suppress(InvalidGrammar):
+            found = compiler.compile(source)
+    assert texts_after(found.start()) == {"x"}
 
 
 def test_a_tokenizer_that_llguidance_does_not_know_is_refused() -> None:
