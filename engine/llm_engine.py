@@ -8,7 +8,13 @@ import torch
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer
-from engine.errors import EngineError, InvalidLogits, InvalidParams, PromptTooLong
+from engine.errors import (
+    EngineError,
+    GrammarFault,
+    InvalidLogits,
+    InvalidParams,
+    PromptTooLong,
+)
 from engine.lanes import open_lane
 from engine.logit_edits import LogitEdits
 from engine.models import load_model
@@ -96,9 +102,8 @@ class LLMEngine:
         edits = LogitEdits.of(params, prompt_token_ids, self._end_token_ids(params))
         request = Request(request_id, list(prompt_token_ids), params, priority, _now_us(), edits)
         self._requests[request_id] = request
-        self._detokenizers[request_id] = Detokenizer(
-            self.tokenizer.decode, params.stop, request.prompt_token_ids
-        )
+        decode = self.tokenizer.decode if params.skip_special_tokens else self.tokenizer.decode_all
+        self._detokenizers[request_id] = Detokenizer(decode, params.stop, request.prompt_token_ids)
         self._scheduler.add(request)
 
     def add_pooling_request(
@@ -184,6 +189,9 @@ class LLMEngine:
             raise InvalidParams(
                 f"logit_bias names token ids from 0 to {self._num_token_ids - 1:,}.", "logit_bias"
             )
+        grammar = params.grammar
+        if grammar and grammar.vocabulary.num_token_ids != self.tokenizer.num_token_ids:
+            raise InvalidParams("The grammar is of another model's tokens.", "grammar")
 
     def _check_prompt(
         self, request_id: str, prompt_token_ids: Sequence[int], num_output_tokens: int
@@ -228,6 +236,9 @@ class LLMEngine:
                 request.first_token_us = now_us
             request.append(token_id, result.logprobs[index])
             self._output_tokens += 1
+            if request.grammar is not None and request.grammar.fault is not None:
+                ended.append((request, FinishReason.ERROR, _grammar_fault(request)))
+                continue
             reason = self._finish_reason(request)
             if reason is not None:
                 ended.append((request, reason, None))
@@ -239,7 +250,8 @@ class LLMEngine:
         token_id = request.token_ids[-1]
         may_stop = request.num_output_tokens >= params.min_tokens
         completes_stop = self._detokenizers[request.request_id].append(token_id, may_stop)
-        if self._is_end_token(params, token_id):
+        is_complete = request.grammar is not None and request.grammar.is_complete
+        if is_complete or self._is_end_token(params, token_id):
             return FinishReason.STOP
         if (
             request.num_output_tokens >= params.max_tokens
@@ -311,6 +323,14 @@ def _invalid_logits(request: Request) -> InvalidLogits:
     return InvalidLogits(
         f"What the model computed of {request.num_tokens:,} tokens is not finite; try float32, or "
         "check the model's weights."
+    )
+
+
+def _grammar_fault(request: Request) -> GrammarFault:
+    assert request.grammar is not None
+    return GrammarFault(
+        f"The output could not follow its grammar after {request.num_output_tokens - 1:,} tokens: "
+        f"{request.grammar.fault}. Make it simpler."
     )
 
 

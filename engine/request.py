@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.grammar import GrammarState
 from engine.logit_edits import LogitEdits
 from engine.pooling import PooledStates
 from engine.sampling_params import SamplingParams
@@ -80,6 +81,11 @@ class Request:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def grammar(self) -> GrammarState | None:
+        """Where the output stands in its grammar, if it has one."""
+        return None if self.edits is None else self.edits.grammar
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
         """Take in a new output token."""

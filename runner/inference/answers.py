@@ -1,5 +1,6 @@
 """A model's answer as the JSON body of the wire contract."""
 
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -37,26 +38,51 @@ def _choices_answer(
 ) -> dict[str, object]:
     is_chat = task.request.endpoint == CHAT
     prefix, kind = ("chatcmpl-", "chat.completion") if is_chat else ("cmpl-", "text_completion")
-    render = _chat_choice if is_chat else _text_choice
+    wire_id = item_id(task.lease.key.job_id, task.idx)
+    choices = [
+        _chat_choice(index, completion, wire_id) if is_chat else _text_choice(index, completion)
+        for index, completion in enumerate(completions)
+    ]
     return {
-        "id": prefix + item_id(task.lease.key.job_id, task.idx),
+        "id": prefix + wire_id,
         "object": kind,
         "created": created,
         "model": task.request.model,
-        "choices": [render(*numbered) for numbered in enumerate(completions)],
+        "choices": choices,
         "usage": _usage(metrics),
         "system_fingerprint": None,
     }
 
 
-def _chat_choice(index: int, completion: Completion) -> dict[str, object]:
+def _chat_choice(index: int, completion: Completion, wire_id: str) -> dict[str, object]:
     tokens = completion.likelihoods
+    message: dict[str, object] = {
+        "role": "assistant",
+        "content": completion.text,
+        "refusal": None,
+    }
+    if completion.tool_calls:
+        message["content"] = completion.text or None
+        message["tool_calls"] = [
+            {
+                "id": _call_id(wire_id, index, number),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for number, call in enumerate(completion.tool_calls)
+        ]
     return {
         "index": index,
-        "message": {"role": "assistant", "content": completion.text, "refusal": None},
+        "message": message,
         "logprobs": None if tokens is None else chat_logprobs(tokens),
         "finish_reason": completion.finish_reason,
     }
+
+
+def _call_id(wire_id: str, index: int, number: int) -> str:
+    """The same in each rerun of a line, and never the same twice in a job."""
+    name = f"{wire_id}/{index}/{number}"
+    return "call_" + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
 
 
 def _text_choice(index: int, completion: Completion) -> dict[str, object]:

@@ -14,6 +14,8 @@ class Task:
     """A line ready to run: parsed, and its prompts as token ids.
 
     ``key`` is unique within a worker's life. ``truncated_tokens`` were cut off its prompts.
+    ``grammar`` is what the backend made of the form that the answers must have; nobody else looks
+    into it.
     """
 
     key: str
@@ -23,6 +25,7 @@ class Task:
     request: LineRequest
     prompts: tuple[tuple[int, ...], ...]
     truncated_tokens: int = 0
+    grammar: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +45,26 @@ class TokenLikelihood:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One function that a model wants called; ``arguments`` is a JSON object as it wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """What a model said in one choice of a line; ``likelihoods`` are of its tokens, if asked.
 
-    ``vector`` is what it made of a prompt instead, where that was asked for: little-endian float32.
+    ``text`` is what it said beside its calls. ``vector`` is what it made of a prompt instead, where
+    that was asked for: little-endian float32.
     """
 
     text: str
-    finish_reason: str  # stop | length
+    finish_reason: str  # stop | length | tool_calls
     likelihoods: tuple[TokenLikelihood, ...] | None = None
     vector: bytes = b""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class LineRefusal(Exception):

@@ -13,7 +13,6 @@ from runner.inference.bodies import (
     BadBody,
     ChatBody,
     CompletionBody,
-    Message,
     SamplingBody,
     read_chat,
     read_completion,
@@ -25,7 +24,10 @@ from runner.inference.embeddings import (
     embedding_options,
     read_embeddings,
 )
+from runner.inference.formats import OutputFormat, read_format
+from runner.inference.messages import read_messages
 from runner.inference.responses import (
+    FORMAT,
     ResponsesBody,
     as_chat,
     in_our_words,
@@ -33,6 +35,7 @@ from runner.inference.responses import (
     repeated_fields,
 )
 from runner.inference.sampling import MAX_LOGPROBS, Sampling, read_sampling, require
+from runner.inference.tools import ToolUse, read_tools
 from runner.inference.truncation import TruncationOptions, read_truncation
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -46,7 +49,7 @@ _COMPLETIONS_MAX_TOKENS = 16  # the contract's default
 class Prompt:
     """What to continue. Exactly one of the three is set."""
 
-    messages: tuple[dict[str, str], ...] | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
 
@@ -55,9 +58,10 @@ class Prompt:
 class LineRequest:
     """What a line asks of a model: ``n`` choices for each of its prompts.
 
-    ``echo`` wants each prompt's text in front of its choices. With ``embedding`` a vector of each
-    prompt is wanted instead of choices, and ``sampling`` has no use. ``repeated`` are the fields
-    of its body that a response shows again.
+    ``echo`` wants each prompt's text in front of its choices. ``format`` is the form that each
+    choice must have, ``tools`` what it may call; a line has one of them at most. With
+    ``embedding`` a vector of each prompt is wanted instead of choices, and ``sampling`` has no
+    use. ``repeated`` are the fields of its body that a response shows again.
     """
 
     endpoint: str
@@ -66,6 +70,8 @@ class LineRequest:
     sampling: Sampling
     n: int = 1
     echo: bool = False
+    format: OutputFormat | None = None
+    tools: ToolUse | None = None
     truncation: TruncationOptions = TruncationOptions()
     embedding: EmbeddingOptions | None = None
     repeated: Mapping[str, Any] | None = None
@@ -108,23 +114,27 @@ def default_seed(lease: Lease, idx: int) -> int:
 
 
 def _chat_request(body: ChatBody, seed: int) -> LineRequest:
-    kind = body.response_format.get("type") if isinstance(body.response_format, dict) else None
-    _refuse_unless(body.response_format is None or kind == "text", "response_format")
-    _refuse_unless(not body.tools, "tools")
-    _refuse_unless(body.tool_choice in (None, "none", "auto"), "tool_choice")
     _refuse_unless(body.stream_options is None, "stream_options")
     require(bool(body.messages), "messages must hold at least one message.", "messages")
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise BadBody("Give max_completion_tokens or max_tokens, not both.", "max_tokens")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
-    messages = tuple(_message(number, item) for number, item in enumerate(body.messages))
+    form, tools = read_format(body, body.response_format), read_tools(body)
+    if form is not None and tools is not None:
+        raise BadBody(
+            f'{form.param} is not supported beside tools; set tool_choice to "none" or remove one.',
+            form.param,
+            "unsupported_value",
+        )
     return LineRequest(
         endpoint=CHAT,
         model=body.model,
-        prompts=(Prompt(messages=messages),),
+        prompts=(Prompt(messages=read_messages(body.messages)),),
         sampling=read_sampling(body, limit, _chat_logprobs(body), seed),
         n=_choices(body.n, num_prompts=1),
         truncation=read_truncation(body.truncate_prompt, body.truncate_prompt_tokens),
+        format=form,
+        tools=tools,
     )
 
 
@@ -164,6 +174,7 @@ def _completion_request(body: CompletionBody, seed: int) -> LineRequest:
         n=n,
         echo=bool(body.echo),
         truncation=read_truncation(body.truncate_prompt, body.truncate_prompt_tokens),
+        format=read_format(body),
     )
 
 
@@ -173,7 +184,10 @@ def _responses_request(body: ResponsesBody, seed: int) -> LineRequest:
         request = _chat_request(chat, seed)
     except BadBody as error:
         raise in_our_words(error) from None
-    return replace(request, endpoint=RESPONSES, repeated=repeated_fields(body))
+    form = request.format
+    if form is not None and form.param == "response_format":
+        form = replace(form, param=FORMAT)
+    return replace(request, endpoint=RESPONSES, repeated=repeated_fields(body), format=form)
 
 
 def _embeddings_request(body: EmbeddingsBody, seed: int) -> LineRequest:
@@ -228,23 +242,6 @@ def _choices(n: int | None, num_prompts: int) -> int:
         "prompt",
     )
     return count
-
-
-def _message(number: int, item: Message) -> dict[str, str]:
-    where = f"messages[{number}]"
-    role = "system" if item.role == "developer" else item.role
-    if role not in ("system", "user", "assistant"):
-        raise BadBody(f"The role {item.role[:32]!r} is not supported.", f"{where}.role")
-    if item.content is None:
-        raise BadBody("The message has no content.", f"{where}.content")
-    if isinstance(item.content, str):
-        return {"role": role, "content": item.content}
-    texts = []
-    for part in item.content:
-        if part.type != "text" or part.text is None:
-            raise BadBody("Only parts of type text are supported.", f"{where}.content")
-        texts.append(part.text)
-    return {"role": role, "content": "".join(texts)}
 
 
 def _require_top(count: int, param: str) -> None:

@@ -16,10 +16,11 @@ _ROLES = ("user", "assistant", "system", "developer")
 _PARTS = ("input_text", "output_text")
 _LOGPROBS = "message.output_text.logprobs"
 _TRUNCATIONS = {"auto": Truncation.KEEP_SYSTEM_AND_LAST, "disabled": Truncation.ERROR}
+FORMAT = "text.format"
 _OUR_WORDS = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
-    "response_format": "text.format",
+    "response_format": FORMAT,
 }
 
 
@@ -118,10 +119,15 @@ def chat_format(text: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - as the
 def in_our_words(error: BadBody) -> BadBody:
     """A fault that was found in the chat, by the field of the response."""
     theirs = error.param or ""
-    ours = _OUR_WORDS.get(theirs)
+    # A response's format has the schema's fields beside its type, a chat's one level below.
+    field, _, inside = theirs.replace("response_format.json_schema", "response_format").partition(
+        "."
+    )
+    ours = _OUR_WORDS.get(field)
     if ours is None:
         return error
-    return BadBody(error.message.replace(theirs, ours), ours, error.code)
+    where = f"{ours}.{inside}" if inside else ours
+    return BadBody(error.message.replace(theirs, where), where, error.code)
 
 
 def repeated_fields(body: ResponsesBody) -> dict[str, Any]:

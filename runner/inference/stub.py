@@ -77,6 +77,7 @@ class StubBackend:
             line = tokenise(request, _Words(), context=None)
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
+        _refuse_forms(request)
         return Task(
             key=f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}",
             lease=lease,
@@ -166,7 +167,15 @@ class _Words:
 
 
 def _chat_text(messages: Sequence[Mapping[str, str]]) -> str:
-    return "\n".join(message["content"] for message in messages)
+    return "\n".join(message["content"] or "" for message in messages)
+
+
+def _refuse_forms(request: LineRequest) -> None:
+    """Words out of a hash have no form, and say no calls."""
+    param = request.format.param if request.format is not None else "tools"
+    if request.format is not None or request.tools is not None:
+        message = f"The stub keeps to no form; {param} needs a real model."
+        raise LineRefusal(400, "unsupported_value", message, param)
 
 
 def _prompt_text(prompt: Prompt) -> str:

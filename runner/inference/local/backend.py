@@ -6,8 +6,9 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import EngineError, InvalidParams, PromptTooLong
+from engine.grammar import Grammar
 from engine.llm_engine import LLMEngine
-from engine.outputs import RequestOutput
+from engine.outputs import FinishReason, RequestOutput
 from engine.pooling import Pooling, PoolingParams
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
@@ -25,6 +26,7 @@ from runner.inference.backend import (
 )
 from runner.inference.bodies import BadBody
 from runner.inference.fan_out import Choice, OpenLines
+from runner.inference.local.constraints import Constraints
 from runner.inference.prompts import tokenise
 from runner.inference.requests import LineRequest, parse_request, wire_param
 
@@ -38,17 +40,20 @@ class LocalBackend:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._engine = LLMEngine(engine_config(folder, settings))
         self._tokenizer = Tokenizer(folder)
+        self._constraints = Constraints(self._tokenizer)
         self._lines = OpenLines()
         self.rows = self._engine.max_num_seqs
         self.description = self._engine.description
         self.lane = Lane(self._engine.lane, self._engine.lane_reason)
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
-        """Parse a line and turn its prompts into token ids."""
+        """Parse a line, turn its prompts into token ids, and compile what form it asks for."""
         try:
             request = parse_request(item.data, lease, item.idx)
             self._check_pooling(request)
-            line = tokenise(request, self._tokenizer, self._engine.max_model_len)
+            tokens = self._constraints.prompt_tokens(request.tools)
+            line = tokenise(request, tokens, self._engine.max_model_len)
+            grammar = self._constraints.grammar(request)
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
         except EngineError as error:
@@ -61,6 +66,7 @@ class LocalBackend:
             request=line.request,
             prompts=line.token_ids,
             truncated_tokens=line.truncated_tokens,
+            grammar=grammar,
         )
 
     def submit(self, task: Task) -> None:
@@ -116,7 +122,8 @@ class LocalBackend:
 
     def _params(self, choice: Choice) -> SamplingParams:
         """The engine's parameters of one choice, within the room that its prompt leaves."""
-        asked = choice.task.request.sampling
+        task = choice.task
+        asked = task.request.sampling
         room = self._engine.max_model_len - len(choice.prompt_token_ids)
         limit = room if asked.max_tokens is None else min(asked.max_tokens, room)
         return SamplingParams(
@@ -135,6 +142,9 @@ class LocalBackend:
             logit_bias=asked.logit_bias,
             min_tokens=asked.min_tokens,
             logprobs=asked.logprobs,
+            grammar=task.grammar if isinstance(task.grammar, Grammar) else None,
+            # Markers of calls may be special tokens.
+            skip_special_tokens=task.request.tools is None,
         )
 
     def _abort(self, choice_keys: list[str]) -> None:
@@ -149,11 +159,16 @@ class LocalBackend:
             vector = output.embedding.astype("<f4").tobytes()
             return Completion("", output.finish_reason.value, vector=vector)
         choice = self._lines.choice(output.request_id)
-        text = self._echo(choice) + output.text if choice.task.request.echo else output.text
+        request = choice.task.request
+        said = self._constraints.read(output.text, request.tools)
+        text = self._echo(choice) + said.text if request.echo else said.text
+        reason = output.finish_reason.value
+        if said.calls and output.finish_reason is FinishReason.STOP:
+            reason = "tool_calls"
         likelihoods = None
         if output.logprobs is not None:
             likelihoods = tuple(map(self._likelihood, output.token_ids, output.logprobs))
-        return Completion(text, output.finish_reason.value, likelihoods)
+        return Completion(text, reason, likelihoods, tool_calls=said.calls)
 
     def _echo(self, choice: Choice) -> str:
         text = choice.task.request.prompts[choice.prompt].text
