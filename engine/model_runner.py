@@ -15,6 +15,7 @@ from engine.models import LoadedModel
 from engine.request import Request
 from engine.sampler import sample
 from engine.token_logprobs import TokenLogprobs
+from engine.tracing import stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class ModelRunner:
         rows = [(requests[i], num_tokens[i]) for i in order]
         logits = self._forward(rows)[:, : self._num_token_ids]
         finite = logits.sum(-1, dtype=torch.float32).isfinite()
-        sampled, logprobs = _draw(logits, rows)
+        with stretch("sampling"):
+            sampled, logprobs = _draw(logits, rows)
         row_of = sorted(range(len(order)), key=order.__getitem__)
         token_ids, is_finite = sampled.tolist(), finite.tolist()
         return StepResult(

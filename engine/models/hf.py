@@ -13,6 +13,7 @@ from engine.attention.backend import AttentionOptions, BatchLayout, LayerShape
 from engine.config import EngineConfig
 from engine.errors import UnsupportedModel
 from engine.models.folder import choose_max_model_len, read_settings
+from engine.tracing import stretch
 
 ATTENTION_NAME = "tokenmill_paged"
 PLAIN_ATTENTION_NAME = "eager"
@@ -211,13 +212,14 @@ def _paged_attention(
         window=kwargs.get("sliding_window"),
         softcap=kwargs.get("softcap"),
     )
-    out = backend.attend(
-        layer,
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        options,
-    )
+    with stretch("attention"):
+        out = backend.attend(
+            layer,
+            query[0].transpose(0, 1),
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            options,
+        )
     return out[None], None
 
 
