@@ -22,7 +22,7 @@ from runner.cli.console import (
 )
 from runner.config import load_settings
 from runner.domain.errors import InvalidRequest, NotFound
-from runner.domain.ids import WORKER_PREFIX, WorkerId, encode
+from runner.domain.ids import WORKER_PREFIX, encode
 from runner.domain.traces import TraceSummary, summarise
 from runner.runtime import Runtime, open_runtime
 from runner.services import profiles
@@ -64,17 +64,18 @@ def profile(
         finally:
             runtime.close()
         summary = summarise(trace)
-        _write(output, trace)
+        write(output, trace)
     if as_json:
         print_json({"output": str(output), **asdict(summary)})
     else:
-        _show(summary, steps, output)
+        show(summary, steps, output)
 
 
 def _record(runtime: Runtime, name: str | None, steps: int, seconds: float) -> bytes:
     """Ask, wait and fetch; whatever goes wrong, no order is left behind."""
     with runtime.transaction() as session:
-        chosen = _choose(runtime, profiles.live_engine_workers(session), name)
+        found = profiles.live_engine_workers(session)
+        chosen = choose(found, name, runtime.settings.data_dir)
         order = profiles.ask(session, chosen.id, steps, seconds)
     try:
         _wait_until_done(lambda: _look(runtime, order), seconds)
@@ -105,10 +106,13 @@ def _wait_until_done(look: Callable[[], str], seconds: float) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _choose(
-    runtime: Runtime, found: list[EngineWorkerRecord], name: str | None
-) -> EngineWorkerRecord:
-    """The worker of a name or an id; without one, the only worker there is."""
+def choose(found: list[EngineWorkerRecord], name: str | None, data_dir: Path) -> EngineWorkerRecord:
+    """The worker of a name or an id; without one, the only worker there is.
+
+    Raises:
+        NotFound: nobody is called so, or there is nobody.
+        InvalidRequest: there are several and no name.
+    """
     if not found:
         raise NotFound("No engine worker lives; tokenmill status shows what runs.")
     told = ", ".join(f"{encode(WORKER_PREFIX, one.id)} ({one.model})" for one in found)
@@ -116,22 +120,22 @@ def _choose(
         if len(found) > 1:
             raise InvalidRequest(f"Say which worker; these live: {told}.", param="worker")
         return found[0]
-    pid = _pid_of(runtime, name)
+    pid = _pid_of(data_dir, name)
     for one in found:
         is_child = (one.host, one.pid) == (socket.gethostname(), pid)
-        if is_child or encode(WORKER_PREFIX, WorkerId(one.id)) == name:
+        if is_child or encode(WORKER_PREFIX, one.id) == name:
             return one
     raise NotFound(f"No engine worker {name} lives; these do: {told}.", param="worker")
 
 
-def _pid_of(runtime: Runtime, name: str) -> int | None:
+def _pid_of(data_dir: Path, name: str) -> int | None:
     """The process of a child of this host's supervisor, such as ``engine-1``."""
-    state = read_up_state(runtime.settings.data_dir)
+    state = read_up_state(data_dir)
     child = state.children.get(name) if state else None
     return child.pid if child else None
 
 
-def _write(path: Path, trace: bytes) -> None:
+def write(path: Path, trace: bytes) -> None:
     """Write beside the destination and rename: a file with the name is complete."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -143,7 +147,8 @@ def _write(path: Path, trace: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _show(summary: TraceSummary, asked: int, output: Path) -> None:
+def show(summary: TraceSummary, asked: int, output: Path) -> None:
+    """Print a summary for a person."""
     typer.echo(
         f"{summary.steps} of {asked} steps: {summary.step_ms_mean:.1f} ms on average, "
         f"half within {summary.step_ms_p50:.1f} ms, 95 of 100 within {summary.step_ms_p95:.1f} ms; "
