@@ -84,7 +84,11 @@ def test_most_steps_are_within_the_percentile() -> None:
     assert summary.shares[HOST] == 1
 
 
-@pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b"{]"), packed([op("aten::mm", 0, 1)])])
+@pytest.mark.parametrize(
+    "data",
+    [b"no gzip", gzip.compress(b"{]"), packed([op("aten::mm", 0, 1)])],
+    ids=["no gzip", "no JSON", "no step"],
+)
 def test_what_is_no_trace_of_steps_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRequest, match="trace"):
         summarise(data)
