@@ -7,6 +7,7 @@ stretches ``tokenmill.step``, ``tokenmill.run N tokens M rows``, ``tokenmill.sam
 
 import gzip
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -102,17 +103,21 @@ def summarise(packed: bytes) -> TraceSummary:
     if not steps:
         raise InvalidRequest("The trace has no step of an engine.")
     tally = _Tally()
+    host = sorted(
+        (e for e in complete if e.cat in _HOST_KINDS and e.tid == steps[0].tid),
+        key=lambda e: (e.ts, -e.dur),
+    )
+    begins = [event.ts for event in host]
     for step in steps:
-        end = step.ts + step.dur
-        inside = (e for e in complete if e.tid == step.tid and e.cat in _HOST_KINDS)
-        _walk([e for e in inside if step.ts <= e.ts < end], tally)
+        first, last = bisect_left(begins, step.ts), bisect_left(begins, step.ts + step.dur)
+        _walk(host[first:last], tally)
     return _summary(steps, complete, tally)
 
 
 def _walk(events: list[_Event], tally: _Tally) -> None:
-    """Charge each event's own time; the events of one thread lie in each other or apart."""
+    """Charge each event's own time; events of one thread, in order, lie in each other or apart."""
     stack: list[_Open] = []
-    for event in sorted(events, key=lambda e: (e.ts, -e.dur)):
+    for event in events:
         while stack and event.ts >= stack[-1].event.ts + stack[-1].event.dur:
             _charge(stack.pop(), tally)
         category = _category(event, stack[-1].category if stack else HOST)
