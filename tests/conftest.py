@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # For the engines that tests start: threads that share their cores with other work wait for each
 # other most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Without a GPU, Triton's kernels run in its interpreter: it must hear of it before it is imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,6 +22,7 @@ _STEP, _RUN = "tokenmill.step", "tokenmill.run "
 _STRETCHES = {"tokenmill.attention": ATTENTION, "tokenmill.sampling": SAMPLING}
 _PRODUCTS = ("::mm", "::addmm", "::bmm", "::baddbmm", "::linear", "::matmul")
 _OPERATION = "cpu_op"
+_FUSED_ATTENTION = "scaled_dot_product"
 _HOST_KINDS = (_OPERATION, "user_annotation", "cuda_runtime", "cuda_driver")
 _DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 _MOST_OPERATIONS = 12
@@ -135,6 +136,8 @@ def _category(event: _Event, around: str) -> str:
     if event.name in _STRETCHES:
         return _STRETCHES[event.name]
     if event.cat == _OPERATION and around in (HOST, OTHER):
+        if _FUSED_ATTENTION in event.name:  # of a lane whose attention is not ours to mark
+            return ATTENTION
         return MATRIX if event.name.endswith(_PRODUCTS) else OTHER
     return around
 

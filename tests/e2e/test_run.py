@@ -173,9 +173,11 @@ def test_a_line_that_kills_the_engine_fails_alone(tmp_path: Path) -> None:
 def test_a_table_is_answered_row_by_row(tmp_path: Path) -> None:
     source, output = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_text(f"id,text\n1,=hello\n2,{'long ' * 200}\n3,there\n")
-    done = run(source, output, "stub:", "--template", "Say {text}.", max_line_bytes="600")
+    model = "stub:?slow_because=a+test"
+    done = run(source, output, model, "--template", "Say {text}.", max_line_bytes="600")
     assert done.returncode == 1, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
+    assert summary["lanes"] == [{"name": "stub", "reason": "a test", "lines": 2}]
     assert (summary["succeeded"], summary["failed"]) == (2, 1)
     with output.open(newline="") as stream:
         rows = list(csv.DictReader(stream))

@@ -92,3 +92,12 @@ def test_most_steps_are_within_the_percentile() -> None:
 def test_what_is_no_trace_of_steps_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRequest, match="trace"):
         summarise(data)
+
+
+def test_attention_that_is_not_ours_to_mark_is_known_by_its_operation() -> None:
+    fused = op("aten::_scaled_dot_product_flash_attention_for_cpu", 100, 400)
+    inner = op("aten::bmm", 200, 100)
+    summary = summarise(packed([stretch("step", 0, 1000), fused, inner]))
+    assert summary.shares == pytest.approx(
+        {ATTENTION: 0.4, MATRIX: 0, SAMPLING: 0, OTHER: 0, HOST: 0.6}
+    )
