@@ -25,6 +25,7 @@ from engine.request import Request
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
 from engine.tokenizer import Tokenizer
+from engine.tracing import stretch
 
 
 class LLMEngine:
@@ -213,7 +214,8 @@ class LLMEngine:
 
     def _run(self, plan: StepPlan) -> list[tuple[Request, FinishReason, EngineError | None]]:
         """Run the plan on the device and take its tokens in; returns who ended and why."""
-        result = self._runner.run(plan.requests, plan.num_tokens)
+        with stretch(f"run {sum(plan.num_tokens)} tokens {len(plan.requests)} rows"):
+            result = self._runner.run(plan.requests, plan.num_tokens)
         now_us = _now_us()
         ended: list[tuple[Request, FinishReason, EngineError | None]] = []
         for index, (request, num_tokens) in enumerate(

@@ -19,6 +19,7 @@ from engine.pooling import Vector
 from engine.request import Request
 from engine.sampler import sample
 from engine.token_logprobs import TokenLogprobs
+from engine.tracing import stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,8 @@ def _pool(hidden: torch.Tensor, rows: list[tuple[Request, int]]) -> dict[int, Ve
 def draw_step(logits: torch.Tensor, rows: list[tuple[Request, int]]) -> StepResult:
     """A token for each row of [rows, ids that may be sampled], in their order."""
     finite = logits.sum(-1, dtype=torch.float32).isfinite()
-    sampled, logprobs = _draw(logits, rows)
+    with stretch("sampling"):
+        sampled, logprobs = _draw(logits, rows)
     return StepResult(
         sampled.tolist(),
         finite.tolist(),

@@ -67,7 +67,7 @@ def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
 
 def send_ring(app: Celery, ring: Ring) -> None:
     """Publish one ring, giving up quickly: whoever rings must not wait for a broker."""
-    to_engines = ring.bell in (Bell.WAKE, Bell.CANCEL)
+    to_engines = ring.bell in (Bell.WAKE, Bell.CANCEL, Bell.PROFILE)
     queue = ENGINE_QUEUE if to_engines else CPU_QUEUE
     # Celery declares no fan-out where it publishes, and kombu takes an exchange that is not
     # declared for a direct one: the ring would be put into lists that nobody reads.

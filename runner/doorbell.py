@@ -14,12 +14,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 
 class Bell(StrEnum):
-    """Who should look: a CPU worker at one job, or all engine workers at the queue."""
+    """Who should look: a CPU worker at one job, or all engine workers at the queue or at orders."""
 
     INGEST = "ingest"
     FINALISE = "finalise"
     WAKE = "wake"
     CANCEL = "cancel"
+    PROFILE = "profile"
 
 
 @dataclass(frozen=True, slots=True)

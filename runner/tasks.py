@@ -67,6 +67,11 @@ def _add_engine_tasks(app: Celery) -> None:
         if app.engine_worker is not None:
             app.engine_worker.look()
 
+    @app.task(name=f"tokenmill.{Bell.PROFILE}")  # type: ignore[untyped-decorator]
+    def profile() -> None:
+        if app.engine_worker is not None:
+            app.engine_worker.profile()
+
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]
 def _keep_our_logging(**_: Any) -> None:  # noqa: ANN401

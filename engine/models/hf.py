@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.errors import NotPaged, UnsupportedModel
 from engine.models.folder import choose_max_model_len, read_settings
 from engine.models.positions import has_positions_by_length, trained_length
+from engine.tracing import stretch
 
 ATTENTION_NAME = "tokenmill_paged"
 PLAIN_ATTENTION_NAME = "eager"
@@ -267,13 +268,14 @@ def _paged_attention(
         softcap=kwargs.get("softcap"),
         sinks=kwargs.get("s_aux"),
     )
-    out = backend.attend(
-        layer,
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        options,
-    )
+    with stretch("attention"):
+        out = backend.attend(
+            layer,
+            query[0].transpose(0, 1),
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            options,
+        )
     return out[None], None
 
 

@@ -2,7 +2,7 @@
 
 import typer
 
-from runner.cli import bench, demo, jobs, keys, lifecycle, models, run
+from runner.cli import bench, demo, jobs, keys, lifecycle, models, profile, run
 
 app = typer.Typer(
     name="tokenmill",
@@ -14,6 +14,7 @@ app = typer.Typer(
 lifecycle.register(app)
 jobs.register(app)
 app.command()(run.run)
+app.command()(profile.profile)
 app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")

@@ -1,21 +1,26 @@
-"""Bringing a database to the newest schema, from code."""
+"""Bringing a database to the newest schema, from code.
+
+Alembic is loaded by what needs it: most processes import this module and migrate nothing.
+"""
 
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from runner.db.partitions import ensure_partitions
 from runner.db.session import create_database_engine
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 
 def upgrade(database_url: str) -> None:
     """Apply every migration that is missing and make the partitions of the coming weeks."""
+    from alembic import command
+
     engine = create_database_engine(database_url)
     try:
         with engine.begin() as connection:
@@ -28,6 +33,8 @@ def upgrade(database_url: str) -> None:
 
 def downgrade(database_url: str, revision: str = "base") -> None:
     """Undo migrations down to a revision; data of dropped tables is lost."""
+    from alembic import command
+
     engine = create_database_engine(database_url)
     try:
         with engine.begin() as connection:
@@ -48,16 +55,22 @@ def pending(database_url: str) -> bool:
 
 def current_revision(connection: Connection) -> str | None:
     """The newest migration that a database has."""
+    from alembic.migration import MigrationContext
+
     return MigrationContext.configure(connection).get_current_revision()
 
 
 @cache
 def head_revision() -> str | None:
     """The newest migration there is (the files do not change while a process runs)."""
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory(str(files("migrations"))).get_current_head()
 
 
-def _config(connection: Connection) -> Config:
+def _config(connection: Connection) -> "Config":
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(files("migrations")))
     config.attributes["connection"] = connection

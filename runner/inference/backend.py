@@ -90,6 +90,20 @@ class Outcome:
     metrics: LineMetrics
 
 
+class CannotProfile(Exception):
+    """This backend does nothing that a profile could show; the sentence says so."""
+
+
+class Recording(Protocol):
+    """What a backend does from now on, until ``end``."""
+
+    def end(self) -> None:
+        """Record no more (the thread that steps)."""
+
+    def trace(self) -> bytes:
+        """A Chrome trace, compressed by gzip, without prompts and outputs (any thread, slow)."""
+
+
 class Backend(Protocol):
     """A model that runs many tasks at once. ``prepare`` may be called from another thread."""
 
@@ -120,6 +134,13 @@ class Backend(Protocol):
     @property
     def unfinished(self) -> int:
         """Sequences submitted and not ended: choices of tasks."""
+
+    def record(self) -> Recording:
+        """Begin to record the steps that follow, for a profile.
+
+        Raises:
+            CannotProfile: there is nothing to record in this backend.
+        """
 
     def stats(self) -> Mapping[str, float]:
         """Counters and gauges for the worker's row."""

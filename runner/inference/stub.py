@@ -18,10 +18,12 @@ from urllib.parse import parse_qs, urlsplit
 from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
 from runner.inference.backend import (
+    CannotProfile,
     Completion,
     Likelihood,
     LineRefusal,
     Outcome,
+    Recording,
     Task,
     TokenLikelihood,
 )
@@ -129,6 +131,12 @@ class StubBackend:
     def unfinished(self) -> int:
         """Sequences submitted and not ended."""
         return len(self._waiting) + len(self._running)
+
+    def record(self) -> Recording:
+        """Refused: there is no model whose operations could be shown."""
+        raise CannotProfile(
+            "The worker runs the stub, which has no operations to show; profile one with a model."
+        )
 
     def stats(self) -> Mapping[str, float]:
         """What runs now."""

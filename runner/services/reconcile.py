@@ -21,6 +21,7 @@ from runner.doorbell import Bell, ring
 from runner.services.closing import close_if_drained
 from runner.services.files import purge_deleted
 from runner.services.jobs import drop_open_shards
+from runner.services.profiles import purge_profiles
 from runner.services.recovery import requeue_expired_leases
 from runner.services.uploads import purge_uploads
 from runner.services.workers import bury_silent
@@ -49,8 +50,8 @@ def reconcile(sessions: SessionFactory, settings: Settings) -> None:
 
 
 def keep_house(sessions: SessionFactory) -> None:
-    """The slow chores: partitions of coming weeks, bytes of deleted files and late uploads, old
-    events."""
+    """The slow chores: partitions of coming weeks, bytes of deleted files and late uploads, traces
+    that nobody fetched, old events."""
     with sessions.begin() as session:
         made = ensure_partitions(session.connection(), datetime.now(UTC))
         if made:
@@ -59,6 +60,8 @@ def keep_house(sessions: SessionFactory) -> None:
         purge_deleted(session)
     with sessions.begin() as session:
         purge_uploads(session)
+    with sessions.begin() as session:
+        purge_profiles(session)
     with sessions.begin() as session:
         session.execute(
             delete(OutboxEvent).where(OutboxEvent.created_at < func.now() - _OUTBOX_KEPT)

@@ -19,6 +19,7 @@ from runner.worker.feeder import Feeder
 from runner.worker.keeper import Keeper
 from runner.worker.lines import Closed
 from runner.worker.metrics import WorkerMetrics
+from runner.worker.profile_desk import ProfileDesk
 from runner.worker.step_loop import StepLoop
 from runner.worker.time_sheet import now_us
 from runner.worker.writer import Writer
@@ -51,6 +52,7 @@ class EngineWorker:
         self._on_drained = on_drained
         self._wake = threading.Event()
         self._look = threading.Event()
+        self._profile = threading.Event()
         self._draining = threading.Event()
         self._ended = threading.Event()
 
@@ -66,6 +68,10 @@ class EngineWorker:
         """Leases may have been revoked (a doorbell)."""
         self._look.set()
         self._wake.set()
+
+    def profile(self) -> None:
+        """Somebody may have asked for a profile (a doorbell)."""
+        self._profile.set()
 
     def drain(self, reason: str = "terminated") -> None:
         """Take no more; finish what ends within the grace time, give back the rest."""
@@ -112,12 +118,16 @@ class EngineWorker:
         stepping = self._thread("step-loop", loop.run)
         writing = self._thread("writer", Writer(context, loop).run)
         keeping = self._thread("keeper", keeper.run)
+        desk = ProfileDesk(context, loop)
+        profiling = self._thread("profile-desk", desk.run)
         feeding = self._thread("feeder", feeder.run)
         feeding.join()
         self._finish_what_ends(context, loop)
         loop.revoke(context.book.drop(context.book.keys()), release=True)
+        desk.stop()
         loop.stop()
         stepping.join()
+        profiling.join()
         context.ended.put(Closed())
         writing.join()
         keeper.stop()
@@ -135,6 +145,7 @@ class EngineWorker:
             WorkerMetrics(model.name),
             wake=self._wake,
             look=self._look,
+            profile=self._profile,
             draining=self._draining,
         )
 

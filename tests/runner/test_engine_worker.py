@@ -14,10 +14,11 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import OperationalError
 from workshop import Workshop, make_item, make_items
 
-from runner.db.models import Job, Shard, Worker
+from runner.db.models import Job, Profile, Shard, Worker
 from runner.domain.ids import WorkerId, encode
 from runner.domain.leases import FinishedItem
 from runner.doorbell import Bell, Ring
+from runner.services import profiles
 from runner.worker import feeder, keeper
 from runner.worker.engine_worker import EngineWorker
 
@@ -66,6 +67,8 @@ def hear(worker: EngineWorker, ring: Ring) -> None:
         worker.wake()
     if ring.bell is Bell.CANCEL:
         worker.look()
+    if ring.bell is Bell.PROFILE:
+        worker.profile()
 
 
 @pytest.fixture
@@ -424,3 +427,23 @@ def test_every_answer_is_committed_before_its_lease_is_given_back(
         assert not any(shard.state == "leased" for shard in workshop.shards(job_id))
     results: dict[int, FinishedItem] = workshop.results(job_id)  # type: ignore[assignment]
     assert len(results) == len(workshop.usage(job_id))
+
+
+def test_a_profile_of_the_stub_is_refused_and_the_lines_are_answered(
+    workshop: Workshop, start_worker: StartWorker
+) -> None:
+    live = start_worker(workshop)
+    wait_until(lambda: workshop.worker(live.id).state == "ready")
+    with workshop.sessions.begin() as session:
+        order = profiles.ask(session, live.id, 3, 60)
+
+    def state() -> str:
+        with workshop.sessions.begin() as session:
+            return profiles.state_of(session, order)
+
+    wait_until(lambda: state() == "taken")
+    job_id = workshop.make_job(5)
+    wait_until(lambda: workshop.rows(select(Profile.problem).where(Profile.state == "failed")))
+    with pytest.raises(profiles.ProfileFailed, match="stub"):
+        state()
+    wait_until(lambda: workshop.job(job_id).totals.succeeded == 5)

@@ -13,6 +13,7 @@ from engine.pooling import Pooling, PoolingParams
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 from engine.tokenizer import Tokenizer
+from engine.tracing import stretch
 from runner.config import Settings
 from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
@@ -21,12 +22,14 @@ from runner.inference.backend import (
     Likelihood,
     LineRefusal,
     Outcome,
+    Recording,
     Task,
     TokenLikelihood,
 )
 from runner.inference.bodies import BadBody
 from runner.inference.fan_out import Choice, OpenLines
 from runner.inference.local.constraints import Constraints
+from runner.inference.local.recording import TorchRecording
 from runner.inference.prompts import tokenise
 from runner.inference.requests import LineRequest, parse_request, wire_param
 
@@ -81,11 +84,12 @@ class LocalBackend:
 
     def step(self) -> list[Outcome]:
         """Run one engine step."""
-        for output in self._engine.step():
-            answer = self._answer(output)
-            self._lines.end(output.request_id, answer, _metrics(output))
-        self._abort(self._lines.doomed())
-        return self._lines.take_ended()
+        with stretch("step"):
+            for output in self._engine.step():
+                answer = self._answer(output)
+                self._lines.end(output.request_id, answer, _metrics(output))
+            self._abort(self._lines.doomed())
+            return self._lines.take_ended()
 
     def abort(self, keys: Iterable[str]) -> int:
         """Drop tasks and free their memory at once."""
@@ -97,6 +101,10 @@ class LocalBackend:
     def unfinished(self) -> int:
         """Sequences submitted and not ended."""
         return self._engine.num_unfinished
+
+    def record(self) -> Recording:
+        """Begin to record torch's operations, and those of the device."""
+        return TorchRecording()
 
     def stats(self) -> Mapping[str, float]:
         """The engine's own counters and gauges."""
