@@ -11,6 +11,7 @@ from flask.json.provider import DefaultJSONProvider
 from flask.typing import ResponseReturnValue
 
 from runner.domain.ids import encode, new_uuid
+from runner.failpoints import FailPoint, hit
 from runner.runtime import Runtime
 from web.metrics import WebMetrics
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _REQUEST_PREFIX = "req_"
+_READING = ("GET", "HEAD", "OPTIONS")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
@@ -48,6 +50,8 @@ class ScopedFlask(Flask):
         answer = super().dispatch_request()
         if "session" in g:
             current_session().commit()
+            if request.method not in _READING:
+                hit(FailPoint.ANSWER_AFTER_COMMIT)
         return answer
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from runner.db.partitions import ensure_partitions
 from runner.db.session import create_database_engine
+from runner.failpoints import FailPoint, hit
 
 
 def upgrade(database_url: str) -> None:
@@ -20,6 +21,8 @@ def upgrade(database_url: str) -> None:
     try:
         with engine.begin() as connection:
             command.upgrade(_config(connection), "head")
+            hit(FailPoint.MIGRATE_BEFORE_COMMIT)
+        hit(FailPoint.MIGRATE_BEFORE_PARTITIONS)
         with engine.begin() as connection:
             ensure_partitions(connection, datetime.now(UTC))
     finally:

@@ -12,14 +12,13 @@ from runner.domain.ids import FILE_PREFIX, FileId, decode
 from runner.services import jobs
 from runner.services.jobs import NewJob
 from web.api.bodies import Body, read_body
+from web.api.idempotency import read_idempotency_key
 from web.api.lists import list_object, read_limit
 from web.api.wire import batch_object, read_batch_id
 from web.auth import current_caller
 from web.request_scope import current_session
 
 bp = Blueprint("batches", __name__)
-
-_IDEMPOTENCY_KEY_LETTERS = 255
 
 
 class OutputExpiry(Body):
@@ -93,7 +92,7 @@ def _new_job(body: CreateBatch) -> NewJob:
         on_invalid=body.on_invalid,
         output_expires_seconds=None if expiry is None else expiry.seconds,
         defaults=None if body.defaults is None else _json(body.defaults),
-        idempotency_key=_idempotency_key(),
+        idempotency_key=read_idempotency_key(),
         is_retry=request.headers.get("x-stainless-retry-count", 0, type=int) > 0,
     )
 
@@ -101,13 +100,3 @@ def _new_job(body: CreateBatch) -> NewJob:
 def _json(value: dict[str, Any]) -> bytes:
     """The block as it is kept; ``NaN`` and the like stay, for the service to refuse."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _idempotency_key() -> str | None:
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not 1 <= len(key) <= _IDEMPOTENCY_KEY_LETTERS:
-        raise InvalidRequest(
-            f"An Idempotency-Key has 1 to {_IDEMPOTENCY_KEY_LETTERS} characters.",
-            code="invalid_idempotency_key",
-        )
-    return key

@@ -1,0 +1,24 @@
+"""The ``Idempotency-Key`` of a request: a retry that carries it makes nothing twice."""
+
+from flask import request
+
+from runner.domain.errors import InvalidRequest
+
+_HEADER = "Idempotency-Key"
+_LETTERS = 255
+
+
+def read_idempotency_key() -> str | None:
+    """The key, if the caller sent one.
+
+    Raises:
+        InvalidRequest: it is empty or too long.
+    """
+    key = request.headers.get(_HEADER)
+    if key is not None and not 1 <= len(key) <= _LETTERS:
+        raise InvalidRequest(
+            f"An {_HEADER} has 1 to {_LETTERS} characters.",
+            code="invalid_idempotency_key",
+            param=_HEADER,
+        )
+    return key
