@@ -1,8 +1,9 @@
 """Fail-points: what a plan may say, when an order is due, and that each place exists."""
 
 import ast
-import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,15 +71,13 @@ def test_an_order_with_a_text_is_about_prompts_that_hold_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("action", "status"), [("exit", EXIT_STATUS), ("kill", -9)])
 def test_a_process_ends_at_once(tmp_path: Path, action: str, status: int) -> None:
-    forked = multiprocessing.get_context("forkserver")
-    process = forked.Process(target=reach, args=(f"{HERE}={action}", tmp_path))
-    process.start()
-    process.join(60)
-    assert process.exitcode == status
-
-
-def reach(plan: str, marks: Path) -> None:
-    armed(plan, marks).hit(HERE)
+    program = (
+        "import runner.failpoints as points; from pathlib import Path;"
+        f"points.arm(points.parse_plan('{HERE}={action}'), Path());"
+        "points.hit(points.FailPoint.CLAIM_AFTER_COMMIT); print('alive')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stdout) == (status, b"")
 
 
 def test_a_delay_lasts_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
