@@ -45,9 +45,9 @@ from web import create_app
 Memory = dict[str, Any]
 BOUNDARY = "a-boundary-of-tests"
 PATIENCE = 60.0
-_FORKED = multiprocessing.get_context("forkserver")
+FORKED = multiprocessing.get_context("forkserver")
 # Loaded before a process is forked, so that one of ours starts in milliseconds.
-_FORKED.set_forkserver_preload(
+FORKED.set_forkserver_preload(
     ["openai", "web", "runner.supervisor.launch", "runner.worker.engine_worker"]
 )
 
@@ -88,9 +88,9 @@ def play(stage: Stage, plan: str, between: Callable[[], None] = lambda: None) ->
     """Act all steps; only the first process heeds the plan. ``between`` sees every process end."""
     story, done = Story(), 0
     while done < len(STEPS):
-        receiver, sender = _FORKED.Pipe(duplex=False)
+        receiver, sender = FORKED.Pipe(duplex=False)
         orders = plan if not story.crashes else ""
-        process = _FORKED.Process(
+        process = FORKED.Process(
             target=act, args=(stage, orders, done, story.memory, sender), daemon=True
         )
         process.start()
@@ -129,20 +129,28 @@ def act(stage: Stage, plan: str, first: int, memory: Memory, sender: Connection)
 class Actor:
     """One process with its connections; it remembers what earlier ones learned."""
 
-    def __init__(self, stage: Stage, plan: str, memory: Memory) -> None:
+    def __init__(
+        self, stage: Stage, plan: str, memory: Memory, lease_seconds: float = 60.0
+    ) -> None:
         self.stage, self.memory = stage, memory
         self.urls = ServiceUrls(stage.database_url, "memory://")
-        self.settings = Settings(data_dir=stage.folder, shard_lines=2, failpoints=plan)
+        self.settings = Settings(
+            data_dir=stage.folder,
+            shard_lines=2,
+            failpoints=plan,
+            lease_seconds=lease_seconds,
+            heartbeat_seconds=lease_seconds / 5,
+        )
         arm_failpoints(self.settings)
         self.sessions = create_session_factory(stage.database_url)
         connect_doorbell(self.sessions, lambda ring: None)  # every message is lost
         runtime = Runtime(self.settings, self.urls, self.sessions, create_celery("memory://"))
-        self._app = create_app(runtime)
+        self.app = create_app(runtime)
 
     def post(self, path: str, **options: Any) -> Memory:  # noqa: ANN401
         """Ask as a client does."""
         headers = {"Authorization": f"Bearer {self.memory['key']}", **options.pop("headers", {})}
-        client: FlaskClient = self._app.test_client()
+        client: FlaskClient = self.app.test_client()
         answer = client.post(f"/v1/{path}", headers=headers, **options)
         assert answer.status_code == 200, answer.text
         told: Memory = answer.get_json()
@@ -178,6 +186,10 @@ class Actor:
         with self.sessions.begin() as session:
             return pid, worker_id, leases.claim_shards(session, claim)
 
+    def leave(self) -> None:
+        """Give back connections."""
+        self.sessions.kw["bind"].dispose()
+
     def bury_all(self) -> None:
         """The workers of earlier processes are gone, and their supervisor says so."""
         with self.sessions() as session:
@@ -207,8 +219,8 @@ def prepare(actor: Actor) -> Memory:
 
 def upload(actor: Actor) -> Memory:
     """A file in one request."""
-    form = _form(("purpose", b"batch"), ("file", actor.stage.lines))
-    told = actor.post("files", headers={"Idempotency-Key": actor.stage.name}, **form)
+    sent = form(("purpose", b"batch"), ("file", actor.stage.lines))
+    told = actor.post("files", headers={"Idempotency-Key": actor.stage.name}, **sent)
     return {"file": told["id"]}
 
 
@@ -217,7 +229,7 @@ def upload_parts(actor: Actor) -> Memory:
     halves = actor.stage.halves
     announced = {"bytes": sum(map(len, halves)), "filename": "a.jsonl", "purpose": "batch"}
     upload_id = actor.post("uploads", json={**announced, "mime_type": "text/jsonl"})["id"]
-    sent = [actor.post(f"uploads/{upload_id}/parts", **_form(("data", half))) for half in halves]
+    sent = [actor.post(f"uploads/{upload_id}/parts", **form(("data", half))) for half in halves]
     return {"upload": upload_id, "parts": [part["id"] for part in sent]}
 
 
@@ -315,7 +327,7 @@ def house(actor: Actor) -> Memory:
     return {}
 
 
-def _form(*parts: tuple[str, bytes]) -> Memory:
+def form(*parts: tuple[str, bytes]) -> Memory:
     """A form as the client sends it; everything but ``purpose`` is a file."""
     body = bytearray()
     for name, value in parts:

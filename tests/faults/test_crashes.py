@@ -1,6 +1,5 @@
 """A crash at every fail-point there is: started again, the work ends as if nothing had been."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,6 @@ from runner.embedded import ServiceUrls
 from runner.failpoints import FailPoint
 
 Files = dict[str, dict[str, bytes]]
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("scenarios")
-
-
-@pytest.fixture(scope="session")
-def crash_database(services: ServiceUrls, template_database: str) -> Iterator[str]:
-    """One database for all scenarios: each has a project and a model of its own."""
-    with new_database(services, template_database) as url:
-        yield url
 
 
 @pytest.fixture(scope="session")
