@@ -1,9 +1,9 @@
 """By hand: a whole installation, and a ``kill -9`` at one fail-point after the other.
 
-``PYTHONPATH=.:tests python tests/faults/campaign.py [ROUNDS]`` prints a line of JSON per crash: the
-point, how long the job took beyond an undisturbed one, and how many lines were run again. A broken
-invariant ends it. Points of the supervisor, of the start, and of what needs a suspect are left to
-the test.
+``PYTHONPATH=.:tests python tests/faults/campaign.py [ROUNDS [POINT]...]`` prints a line of JSON per
+crash: the point, how long the job took beyond an undisturbed one, and how many lines were run
+again. A broken invariant ends it. Points of the supervisor, of the start, and of what needs a
+suspect are left to the test.
 """
 
 import json
@@ -11,6 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from installation import Server, chat_line, eventually, run_cli, running_server
@@ -93,7 +94,7 @@ def redone(sessions: SessionFactory, batch: str) -> int:
     return count
 
 
-def campaign(server: Server, rounds: int) -> None:
+def campaign(server: Server, rounds: int, chosen: Sequence[FailPoint]) -> None:
     runtime = open_runtime(load_settings(server.data_dir))
     marks = runtime.settings.failpoint_marks
     marks.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,7 @@ def campaign(server: Server, rounds: int) -> None:
     calm = statistics.median(run_job(client, None, None)[1] for _ in range(3))
     sys.stdout.write(json.dumps({"undisturbed_seconds": round(calm, 1)}) + "\n")
     for _ in range(rounds):
-        for point in POINTS:
+        for point in chosen:
             batch, seconds = run_job(client, marks / point, point)
             found = {
                 "point": point,
@@ -118,13 +119,14 @@ def campaign(server: Server, rounds: int) -> None:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    chosen = [FailPoint(name) for name in sys.argv[2:]] or POINTS
     with tempfile.TemporaryDirectory(prefix="tokenmill-campaign-") as folder:
         data_dir = Path(folder)
         (data_dir / "models").mkdir()
         run_cli(data_dir, "models", "add", MODEL, "stub:?rows=8&step_ms=40")
         options = ("--workers", "2", "--model", MODEL)
         with running_server(data_dir, *options, **SETTINGS) as server:
-            campaign(server, rounds)
+            campaign(server, rounds, chosen)
 
 
 if __name__ == "__main__":

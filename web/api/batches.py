@@ -9,10 +9,11 @@ from flask.typing import ResponseReturnValue
 
 from runner.domain.errors import InvalidRequest
 from runner.domain.ids import FILE_PREFIX, FileId, decode
+from runner.domain.states import JobState
 from runner.services import jobs
 from runner.services.jobs import NewJob
 from web.api.bodies import Body, read_body
-from web.api.idempotency import read_idempotency_key
+from web.api.idempotency import is_retry, read_idempotency_key
 from web.api.lists import list_object, read_limit
 from web.api.wire import batch_object, read_batch_id
 from web.auth import current_caller
@@ -71,10 +72,12 @@ def show_batch(batch_id: str) -> ResponseReturnValue:
 
 @bp.post("/batches/<batch_id>/cancel")
 def cancel_batch(batch_id: str) -> ResponseReturnValue:
-    """Stop a batch; its finished lines stay."""
-    job_id = read_batch_id(batch_id)
-    job = jobs.cancel_job(current_session(), current_caller().project_id, job_id)
-    return batch_object(job)
+    """Stop a batch; its finished lines stay. A retry of the call that did so is no error."""
+    job_id, project_id = read_batch_id(batch_id), current_caller().project_id
+    before = jobs.get_job(current_session(), project_id, job_id)
+    if is_retry() and before.state is JobState.CANCELLED:
+        return batch_object(before)
+    return batch_object(jobs.cancel_job(current_session(), project_id, job_id))
 
 
 def _new_job(body: CreateBatch) -> NewJob:
@@ -93,7 +96,7 @@ def _new_job(body: CreateBatch) -> NewJob:
         output_expires_seconds=None if expiry is None else expiry.seconds,
         defaults=None if body.defaults is None else _json(body.defaults),
         idempotency_key=read_idempotency_key(),
-        is_retry=request.headers.get("x-stainless-retry-count", 0, type=int) > 0,
+        is_retry=is_retry(),
     )
 
 

@@ -1,4 +1,4 @@
-"""The ``Idempotency-Key`` of a request: a retry that carries it makes nothing twice."""
+"""Requests that come again: by their ``Idempotency-Key``, or because the client says so."""
 
 from flask import request
 
@@ -6,6 +6,11 @@ from runner.domain.errors import InvalidRequest
 
 _HEADER = "Idempotency-Key"
 _LETTERS = 255
+
+
+def is_retry() -> bool:
+    """Whether the official client tells that it sends this request again."""
+    return request.headers.get("x-stainless-retry-count", 0, type=int) > 0
 
 
 def read_idempotency_key() -> str | None:
