@@ -12,6 +12,8 @@ from uuid import UUID
 from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
+from runner.failpoints import FailPoint, hit
+
 
 class Bell(StrEnum):
     """Who should look: a CPU worker at one job, or all engine workers at the queue or at orders."""
@@ -34,6 +36,12 @@ class Ring:
 Send = Callable[[Ring], None]
 
 _PENDING = "doorbell"
+_FAIL_POINTS = {
+    Bell.INGEST: FailPoint.RING_INGEST,
+    Bell.FINALISE: FailPoint.RING_FINALISE,
+    Bell.WAKE: FailPoint.RING_WAKE,
+    Bell.CANCEL: FailPoint.RING_CANCEL,
+}
 
 
 def ring(session: Session, bell: Bell, job_id: UUID | None = None) -> None:
@@ -53,6 +61,7 @@ def connect_doorbell(sessions: sessionmaker[Session], send: Send) -> None:
         if session.in_nested_transaction():
             return
         for message in session.info.pop(_PENDING, []):
+            hit(_FAIL_POINTS[message.bell])
             send(message)
 
     def forget(session: Session) -> None:

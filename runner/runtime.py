@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from runner.celery_app import create_celery, send_ring
-from runner.config import Settings
+from runner.config import Settings, arm_failpoints
 from runner.db import migrate
 from runner.db.session import SessionFactory, create_session_factory
 from runner.domain.errors import RunnerError
@@ -81,6 +81,7 @@ def find_services(settings: Settings) -> ServiceUrls:
 
 def open_runtime(settings: Settings) -> Runtime:
     """Connect one process to its services."""
+    arm_failpoints(settings)
     urls = find_services(settings)
     celery = create_celery(urls.broker_url, settings.tick_seconds)
     sessions = create_session_factory(urls.database_url)

@@ -7,11 +7,12 @@ succeeded, before anything of the answer is sent, and rolled back in every other
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from flask import Flask, Response, current_app, g
+from flask import Flask, Response, current_app, g, request
 from flask.json.provider import DefaultJSONProvider
 from flask.typing import ResponseReturnValue
 
 from runner.domain.ids import encode, new_uuid
+from runner.failpoints import FailPoint, hit
 from runner.runtime import Runtime
 from web.metrics import WebMetrics
 from web.request_body import BodyStream
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _REQUEST_PREFIX = "req_"
+_READING = ("GET", "HEAD", "OPTIONS")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
@@ -60,6 +62,8 @@ class ScopedFlask(Flask):
         answer = super().dispatch_request()
         if "session" in g:
             current_session().commit()
+            if request.method not in _READING:
+                hit(FailPoint.ANSWER_AFTER_COMMIT)
         return answer
 
 

@@ -21,7 +21,7 @@ from runner.cli.console import (
 )
 from runner.cli.jobs import show_faults
 from runner.cli.progress import watch
-from runner.config import load_settings
+from runner.config import arm_failpoints, load_settings
 from runner.offline.clerk import EngineFailed
 from runner.offline.output import check_output
 from runner.offline.place import Order, Place
@@ -88,6 +88,7 @@ def run(
 def _answer(options: RunOptions, place: Place, fresh: bool) -> dict[str, Any]:
     """Bring a run to its end; returns its summary."""
     settings, home = load_settings(place.folder), load_settings()
+    arm_failpoints(settings)
     check_output(options.source, options.output, options.errors)
     requests = options.requests(settings.max_line_bytes)
     place.take(_tell)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from runner.db.partitions import ensure_partitions
 from runner.db.session import create_database_engine
+from runner.failpoints import FailPoint, hit
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -25,6 +26,8 @@ def upgrade(database_url: str) -> None:
     try:
         with engine.begin() as connection:
             command.upgrade(_config(connection), "head")
+            hit(FailPoint.MIGRATE_BEFORE_COMMIT)
+        hit(FailPoint.MIGRATE_BEFORE_PARTITIONS)
         with engine.begin() as connection:
             ensure_partitions(connection, datetime.now(UTC))
     finally:

@@ -27,6 +27,14 @@ class Task:
     truncated_tokens: int = 0
     grammar: object = None
 
+    def prompt_text(self) -> str:
+        """What its prompts say, for whoever looks for a text in them; never for logs."""
+        said = []
+        for prompt in self.request.prompts:
+            messages = prompt.messages or ()
+            said += [prompt.text or "", *(str(message.get("content")) for message in messages)]
+        return "\n".join(said)
+
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:

@@ -27,6 +27,7 @@ from runner.domain.intake import Accepted, Intake, LineFault, Refused
 from runner.domain.lines import LineError, RawLine, split_lines
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
+from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
 from runner.services.files import read_file
 from runner.services.jobs import announce_end
@@ -53,9 +54,12 @@ def run_ingest(sessions: SessionFactory, settings: Settings, job_id: UUID) -> bo
             job = _take(sessions, settings, job_id)
             if job is None:
                 return False
+            hit(FailPoint.INGEST_BEFORE_COPY)
             _Ingest(sessions, session, settings, job).run()
+            hit(FailPoint.INGEST_BEFORE_COMMIT)
     except IngestLost:
         return False
+    hit(FailPoint.INGEST_AFTER_COMMIT)
     with sessions.begin() as session:
         close_if_drained(session, job_id)
     return True
@@ -193,6 +197,7 @@ class _Ingest:
         """Write what has been collected, unless the file is going to fail anyway."""
         if self._skips or not self._intake.faults:
             copy_rows(self._session, "work_items", _ITEM_COLUMNS, self._buffer.items)
+            hit(FailPoint.INGEST_MID_COPY)
             copy_rows(self._session, "results", _RESULT_COLUMNS, self._buffer.results)
         self._buffer = _Buffer([], [])
 

@@ -15,11 +15,13 @@ from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
 from runner.domain.lines import ENDPOINTS
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
+from runner.failpoints import FailPoint, hit
 from runner.services import files
 from runner.services.audit import record
-from runner.services.job_records import JobRecord, job_records
+from runner.services.job_records import JobRecord, as_created, job_records
 from runner.services.keys import Caller
 from runner.services.pages import Page, cut
+from runner.services.repeats import key_reused
 
 WINDOWS = {"24h": timedelta(hours=24)}
 ON_INVALID = ("fail", "skip")
@@ -49,12 +51,12 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
     """Accept a job; its file is checked soon after, elsewhere.
 
     A repeat of the same request (same idempotency key, or a client retry of the same body within
-    ten minutes) returns the job that the first one made.
+    ten minutes) returns the job that the first one made, as it was then.
     """
     _check(new)
     earlier = _earlier_job(session, caller, new)
     if earlier is not None:
-        return get_job(session, caller.project_id, earlier)
+        return as_created(get_job(session, caller.project_id, earlier))
     _check_input_file(session, caller.project_id, new.input_file_id)
     job_id = JobId(new_uuid())
     row = Job(
@@ -82,9 +84,10 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         earlier = _earlier_job(session, caller, new)
         if earlier is None:
             raise
-        return get_job(session, caller.project_id, earlier)
+        return as_created(get_job(session, caller.project_id, earlier))
     record(session, "job.create", str(job_id), project_id=caller.project_id, actor="api")
     ring(session, Bell.INGEST, job_id)
+    hit(FailPoint.CREATE_BEFORE_COMMIT)
     return get_job(session, caller.project_id, job_id)
 
 
@@ -130,6 +133,7 @@ def cancel_job(session: Session, project_id: ProjectId, job_id: UUID) -> JobReco
         record(session, "job.cancel", str(job_id), project_id=project_id, actor="api")
     ring(session, Bell.CANCEL, JobId(job_id))
     ring(session, Bell.FINALISE, JobId(job_id))
+    hit(FailPoint.CANCEL_BEFORE_COMMIT)
     return get_job(session, project_id, job_id)
 
 
@@ -208,23 +212,20 @@ def _check_input_file(session: Session, project_id: ProjectId, file_id: FileId) 
 
 def _earlier_job(session: Session, caller: Caller, new: NewJob) -> JobId | None:
     """The job that an earlier try of this very request made, if any."""
-    mine = select(Job.id, Job.request_sha256).where(
-        Job.project_id == caller.project_id, Job.api_key_id == caller.api_key_id
-    )
+    ours = select(Job.id, Job.request_sha256).where(Job.project_id == caller.project_id)
     if new.idempotency_key is not None:
-        found = session.execute(mine.where(Job.idempotency_key == new.idempotency_key)).first()
+        found = session.execute(ours.where(Job.idempotency_key == new.idempotency_key)).first()
         if found is None:
             return None
         if found.request_sha256 != new.request_sha256:
-            raise InvalidRequest(
-                "This Idempotency-Key was used with another body; use a new key.",
-                code="idempotency_key_reused",
-            )
+            raise key_reused("body")
         return JobId(found.id)
     if not new.is_retry:
         return None
-    repeat = mine.where(
-        Job.request_sha256 == new.request_sha256, Job.created_at > func.now() - _REPEAT_WITHIN
+    repeat = ours.where(
+        Job.api_key_id == caller.api_key_id,
+        Job.request_sha256 == new.request_sha256,
+        Job.created_at > func.now() - _REPEAT_WITHIN,
     )
     found = session.execute(repeat.order_by(Job.id.desc()).limit(1)).first()
     return JobId(found.id) if found else None

@@ -16,6 +16,7 @@ from runner.domain.defaults import Defaults
 from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId, WorkerId
 from runner.domain.leases import Lease, ShardKey
 from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
+from runner.failpoints import FailPoint, hit
 from runner.services.models import price_of
 
 _JOBS_LOOKED_AT = 8
@@ -154,6 +155,7 @@ def give_back(session: Session, worker_id: WorkerId, keys: Iterable[ShardKey]) -
                 lease_expires_at=None,
             )
         )
+    hit(FailPoint.GIVE_BACK_BEFORE_COMMIT)
 
 
 def held_by(worker_id: WorkerId, key: ShardKey) -> tuple[ColumnElement[bool], ...]:

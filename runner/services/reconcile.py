@@ -18,11 +18,13 @@ from runner.db.partitions import ensure_partitions
 from runner.db.session import SessionFactory
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
+from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
 from runner.services.files import purge_deleted
 from runner.services.jobs import drop_open_shards
 from runner.services.profiles import purge_profiles
 from runner.services.recovery import requeue_expired_leases
+from runner.services.repeats import release_keys
 from runner.services.uploads import purge_uploads
 from runner.services.workers import bury_silent
 
@@ -45,23 +47,27 @@ def reconcile(sessions: SessionFactory, settings: Settings) -> None:
         try:
             with sessions.begin() as session:
                 step(session)
+            hit(FailPoint.TICK_BETWEEN_STEPS)
         except SQLAlchemyError:  # one step's trouble must not starve the others
             logger.exception("A step of the tick failed.", extra={"action": "tick_failed"})
 
 
 def keep_house(sessions: SessionFactory) -> None:
     """The slow chores: partitions of coming weeks, bytes of deleted files and late uploads, traces
-    that nobody fetched, old events."""
+    that nobody fetched, old idempotency keys and events."""
     with sessions.begin() as session:
         made = ensure_partitions(session.connection(), datetime.now(UTC))
         if made:
             logger.info("Made %d partitions.", made, extra={"action": "partitions_made"})
     with sessions.begin() as session:
         purge_deleted(session)
+    hit(FailPoint.HOUSE_BETWEEN_CHORES)
     with sessions.begin() as session:
         purge_uploads(session)
     with sessions.begin() as session:
         purge_profiles(session)
+    with sessions.begin() as session:
+        release_keys(session)
     with sessions.begin() as session:
         session.execute(
             delete(OutboxEvent).where(OutboxEvent.created_at < func.now() - _OUTBOX_KEPT)

@@ -11,6 +11,7 @@ from runner.db.models import Worker
 from runner.domain.ids import ModelId, WorkerId, new_uuid
 from runner.domain.lanes import Lane
 from runner.domain.states import LIVE_WORKER_STATES, WorkerState
+from runner.failpoints import FailPoint, hit
 from runner.services.recovery import requeue_leases_of
 
 
@@ -83,6 +84,7 @@ def beat(session: Session, worker_id: WorkerId, times: WorkerTimes, stats: dict[
         )
         .returning(Worker.id)
     )
+    hit(FailPoint.HEARTBEAT_BEFORE_COMMIT)
     return seen is not None
 
 
@@ -122,4 +124,5 @@ def _bury(session: Session, reason: str, *conditions: ColumnElement[bool]) -> in
         .values(state=WorkerState.DEAD, ended_at=func.now(), end_reason=reason)
         .returning(Worker.id)
     ).all()
+    hit(FailPoint.DEATH_BEFORE_COMMIT)
     return sum(requeue_leases_of(session, worker_id) for worker_id in dead)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from runner.config import Settings
+from runner.config import Settings, arm_failpoints
 from runner.db import migrate
 from runner.db.session import SessionFactory, create_session_factory
 from runner.embedded import EmbeddedServices, ServiceUrls
+from runner.failpoints import FailPoint, forget_marks, hit
 from runner.model_library import ensure_builtin_model
 from runner.services import workers
 from runner.supervisor.errors import SupervisorError
@@ -31,6 +32,8 @@ def make_plan(
     if is_up(settings.data_dir):
         raise already_running(settings.data_dir)
     options = dataclasses.replace(options, port=usable_port(options.host, options.port))
+    forget_marks(settings.failpoint_marks)
+    arm_failpoints(settings)
 
     def prepare(urls: ServiceUrls) -> None:
         remove_beat_schedule(settings.data_dir)
@@ -65,6 +68,7 @@ def services_of(settings: Settings) -> EmbeddedServices:
 
 def report_dead(urls: ServiceUrls, pid: int) -> bool:
     """Give back at once what a dead worker of this host held; False while the database is down."""
+    hit(FailPoint.DEATH_BEFORE_REPORT)
     try:
         with _sessions(urls) as sessions, sessions.begin() as session:
             workers.report_dead(session, host=socket.gethostname(), pid=pid)

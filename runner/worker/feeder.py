@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy.exc import OperationalError
 
 from runner.domain.leases import ItemInput, Lease
+from runner.failpoints import FailPoint, hit
 from runner.inference.backend import Backend, LineRefusal, Task
 from runner.services.items import read_items
 from runner.services.leases import Claim, claim_shards
@@ -68,6 +69,9 @@ class Feeder:
         )
         with context.sessions.begin() as session:
             leases = claim_shards(session, claim)
+            hit(FailPoint.CLAIM_BEFORE_COMMIT)
+        if leases:
+            hit(FailPoint.CLAIM_AFTER_COMMIT)
         for lease in leases:
             context.book.add(lease, len(lease.idx))
         return leases

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.domain.leases import LineMetrics, ShardKey
+from runner.failpoints import FailPoint, hit
 from runner.inference.backend import Backend, LineRefusal, Outcome, Task
 from runner.worker.lease_book import LeaseBook
 from runner.worker.lines import Ended, Revoked
@@ -172,6 +173,7 @@ class StepLoop:
             _, _, task = heapq.heappop(self._waiting)
             if not self._book.start(task.lease.key):
                 continue
+            hit(FailPoint.ENGINE_SUBMIT, task.prompt_text)
             try:
                 self._backend.submit(task)
             except LineRefusal as refusal:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from runner.domain.ids import JobId
 from runner.domain.leases import FinishedItem, ShardKey
+from runner.failpoints import FailPoint, hit
 from runner.inference.backend import Outcome
 from runner.services.closing import close_if_drained
 from runner.services.leases import give_back
@@ -71,6 +72,7 @@ class Writer:
             return commit_results(session, context.worker_id, items)
 
         outcome = self._persist(transaction)
+        hit(FailPoint.RESULTS_AFTER_COMMIT)
         stale = {item.lease.key for item in outcome.stale}
         context.metrics.observe(item for item in items if item.lease.key not in stale)
         context.book.finish(item.lease.key for item in items)

@@ -5,15 +5,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from databases import new_database
 from installation import Server, run_cli, running_server
 
 from runner.config import load_settings
 from runner.db.session import SessionFactory
+from runner.embedded import ServiceUrls
 from runner.model_library import BUILTIN_MODEL
 from runner.runtime import open_runtime
 
-FAST_STUB = "fast"
 SLOW_STUB = "slow"
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scenarios")
+
+
+@pytest.fixture(scope="session")
+def crash_database(services: ServiceUrls, template_database: str) -> Iterator[str]:
+    """One database for all scenarios: each has a project and a model of its own."""
+    with new_database(services, template_database) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -11,18 +11,17 @@ from pydantic import Field, JsonValue
 from runner.domain.errors import InvalidRequest
 from runner.domain.ids import FILE_PREFIX, FileId, decode
 from runner.domain.lines import ENDPOINTS
+from runner.domain.states import JobState
 from runner.services import files, jobs
 from runner.services.jobs import NewJob
 from web.api.bodies import Body, Whole, read_body
+from web.api.idempotency import is_retry, read_idempotency_key
 from web.api.lists import list_object, read_limit
 from web.api.wire import batch_object, read_batch_id
 from web.auth import current_caller
 from web.request_scope import current_session
 
 bp = Blueprint("batches", __name__)
-
-IDEMPOTENCY_KEY_LETTERS = 255
-
 
 # What the services check, told in the document.
 _LIFE: dict[str, JsonValue] = {"minimum": files.SHORTEST_LIFE, "maximum": files.LONGEST_LIFE}
@@ -98,10 +97,12 @@ def show_batch(batch_id: str) -> ResponseReturnValue:
 
 @bp.post("/batches/<batch_id>/cancel")
 def cancel_batch(batch_id: str) -> ResponseReturnValue:
-    """Stop a batch; its finished lines stay."""
-    job_id = read_batch_id(batch_id)
-    job = jobs.cancel_job(current_session(), current_caller().project_id, job_id)
-    return batch_object(job)
+    """Stop a batch; its finished lines stay. A retry of the call that did so is no error."""
+    job_id, project_id = read_batch_id(batch_id), current_caller().project_id
+    before = jobs.get_job(current_session(), project_id, job_id)
+    if is_retry() and before.state is JobState.CANCELLED:
+        return batch_object(before)
+    return batch_object(jobs.cancel_job(current_session(), project_id, job_id))
 
 
 def _new_job(body: CreateBatch) -> NewJob:
@@ -119,29 +120,11 @@ def _new_job(body: CreateBatch) -> NewJob:
         on_invalid=body.on_invalid,
         output_expires_seconds=None if expiry is None else expiry.seconds,
         defaults=None if body.defaults is None else _json(body.defaults),
-        idempotency_key=_idempotency_key(),
-        is_retry=request.headers.get("x-stainless-retry-count", 0, type=int) > 0,
+        idempotency_key=read_idempotency_key(),
+        is_retry=is_retry(),
     )
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    """The block as it is kept."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError:  # NaN, or a number like 1e400
-        raise InvalidRequest(
-            "defaults holds a number out of range: numbers are finite.",
-            code="invalid_defaults",
-            param="defaults",
-        ) from None
-    return text.encode()
-
-
-def _idempotency_key() -> str | None:
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not 1 <= len(key) <= IDEMPOTENCY_KEY_LETTERS:
-        raise InvalidRequest(
-            f"An Idempotency-Key has 1 to {IDEMPOTENCY_KEY_LETTERS} characters.",
-            code="invalid_idempotency_key",
-        )
-    return key
+    """The block as it is kept; ``NaN`` and the like stay, for the service to refuse."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

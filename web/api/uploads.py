@@ -4,7 +4,7 @@ import re
 from typing import Annotated
 from uuid import UUID
 
-from flask import Blueprint, request
+from flask import Blueprint
 from flask.typing import ResponseReturnValue
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from runner.services.files import INPUT_PURPOSE
 from runner.services.uploads import MAX_PART_BYTES, NewUpload, PartRecord, UploadRecord
 from web.api.batches import OutputExpiry
 from web.api.bodies import Body, Whole, read_body
+from web.api.idempotency import is_retry
 from web.api.objects import PartObject, UploadObject
 from web.api.wire import file_object, read_id, seconds
 from web.auth import current_caller
@@ -74,8 +75,7 @@ def complete_upload(upload_id: str) -> ResponseReturnValue:
     wanted, project_id = _read_upload_id(upload_id), current_caller().project_id
     before = uploads.get_upload(current_session(), project_id, wanted)
     body = read_body(CompleteUpload)
-    is_retry = request.headers.get("x-stainless-retry-count", 0, type=int) > 0
-    if is_retry and before.status == "completed":
+    if is_retry() and before.status == "completed":
         return _upload_object(before)
     if body.md5 is not None and not _MD5.fullmatch(body.md5):
         raise InvalidRequest("md5 must be 32 hexadecimal digits.", param="md5")

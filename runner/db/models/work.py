@@ -77,6 +77,8 @@ class Shard(Base):
     epoch: Mapped[int] = mapped_column(server_default="0")
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     suspect: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Workers lost while a suspect's last line had the engine for itself.
+    alone_losses: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     not_before: Mapped[datetime | None]
     worker_id: Mapped[UUID | None]
     lease_expires_at: Mapped[datetime | None]
