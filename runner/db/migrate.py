@@ -13,10 +13,13 @@ from sqlalchemy import Connection
 from runner.db.partitions import ensure_partitions
 from runner.db.session import create_database_engine
 
+# A migration may have to rewrite every table.
+_PATIENCE_SECONDS = 6 * 3600.0
+
 
 def upgrade(database_url: str) -> None:
     """Apply every migration that is missing and make the partitions of the coming weeks."""
-    engine = create_database_engine(database_url)
+    engine = create_database_engine(database_url, patience_seconds=_PATIENCE_SECONDS)
     try:
         with engine.begin() as connection:
             command.upgrade(_config(connection), "head")
@@ -28,7 +31,7 @@ def upgrade(database_url: str) -> None:
 
 def downgrade(database_url: str, revision: str = "base") -> None:
     """Undo migrations down to a revision; data of dropped tables is lost."""
-    engine = create_database_engine(database_url)
+    engine = create_database_engine(database_url, patience_seconds=_PATIENCE_SECONDS)
     try:
         with engine.begin() as connection:
             command.downgrade(_config(connection), revision)

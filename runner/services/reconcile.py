@@ -5,6 +5,7 @@ do no harm.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -14,8 +15,9 @@ from sqlalchemy.orm import Session
 
 from runner.config import Settings
 from runner.db.models import Job, OutboxEvent, Shard
+from runner.db.outages import cause_of
 from runner.db.partitions import ensure_partitions
-from runner.db.session import SessionFactory
+from runner.db.session import OUTAGES, SessionFactory
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
 from runner.services.closing import close_if_drained
@@ -30,11 +32,39 @@ logger = logging.getLogger(__name__)
 _OUTBOX_KEPT = timedelta(days=30)
 
 
-def reconcile(sessions: SessionFactory, settings: Settings) -> None:
-    """One tick: free lapsed leases, end overdue jobs, close drained ones, ring what waits."""
+class Contact:
+    """Whether this process has been in touch with the database without a break.
+
+    After an outage every worker looks silent. Who was cut off himself must not call others dead
+    before they have had the time to be heard again.
+    """
+
+    def __init__(self, longest_break_seconds: float) -> None:
+        self._longest_break = longest_break_seconds
+        self._last = float("-inf")
+
+    def renew(self) -> bool:
+        """Note contact now; whether the last one was recent."""
+        now = time.monotonic()
+        unbroken = now - self._last <= self._longest_break
+        self._last = now
+        return unbroken
+
+
+def reconcile(sessions: SessionFactory, settings: Settings, contact: Contact | None = None) -> None:
+    """One tick: free lapsed leases, end overdue jobs, close drained ones, ring what waits.
+
+    Without ``contact``, workers that seem silent are believed to be.
+    """
+
+    def bury(session: Session) -> None:
+        session.connection()
+        if contact is None or contact.renew():
+            bury_silent(session, settings.lease_seconds)
+
     steps: tuple[Callable[[Session], object], ...] = (
         requeue_expired_leases,
-        lambda session: bury_silent(session, settings.lease_seconds),
+        bury,
         expire_overdue_jobs,
         _close_drained_jobs,
         _ring_for_unread_jobs,
@@ -44,6 +74,10 @@ def reconcile(sessions: SessionFactory, settings: Settings) -> None:
         try:
             with sessions.begin() as session:
                 step(session)
+        except OUTAGES as error:
+            logger.warning(
+                "A step of the tick failed: %s", cause_of(error), extra={"action": "tick_failed"}
+            )
         except SQLAlchemyError:  # one step's trouble must not starve the others
             logger.exception("A step of the tick failed.", extra={"action": "tick_failed"})
 

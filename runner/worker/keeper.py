@@ -1,11 +1,9 @@
 """The thread that keeps leases alive and hears what became of them."""
 
-import logging
 import time
 from collections.abc import Callable
 
-from sqlalchemy.exc import OperationalError
-
+from runner.db.session import OUTAGES
 from runner.domain.leases import ShardKey
 from runner.inference.backend import Backend
 from runner.services.leases import Standing, look_at_leases, renew_leases
@@ -13,9 +11,8 @@ from runner.services.models import waits_for_another_model
 from runner.services.workers import beat
 from runner.worker.context import WorkerContext
 from runner.worker.feeder import Feeder
+from runner.worker.patience import Patience
 from runner.worker.step_loop import StepLoop
-
-logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 _SWITCH_SECONDS = 5.0  # how long this model must be out of work before another gets the worker
@@ -40,6 +37,7 @@ class Keeper:
         self._stopped = False
         self._renewed = time.monotonic()
         self._worked = time.monotonic()
+        self._patience = Patience("The heartbeat", "beat_failed")
 
     def stop(self) -> None:
         """End after the present round."""
@@ -52,17 +50,20 @@ class Keeper:
         renew_at = 0.0
         while not self._stopped:
             context.look.clear()
+            pause = _LOOK_SECONDS
             try:
                 if time.monotonic() >= renew_at:
                     self._renew()
                     renew_at = time.monotonic() + context.settings.heartbeat_seconds
                 self._look()
                 self._consider_another_model()
-            except OperationalError as error:
-                logger.warning("The heartbeat failed: %s", error, extra={"action": "beat_failed"})
+            except OUTAGES as error:
+                pause = self._patience.pause_after(error)
                 renew_at = 0.0
                 self._let_go_when_lapsing()
-            context.look.wait(_LOOK_SECONDS)
+            else:
+                self._patience.passed()
+            context.look.wait(pause)
 
     def _renew(self) -> None:
         context = self._context
