@@ -40,7 +40,7 @@ class Caretaker:
         self._alone = alone
         self._answer = answer
         self._patience = _TICKS_MISSED * settings.tick_seconds
-        self._contact = Contact(self._patience)
+        self._contact = Contact(settings)
         self._rings: list[Ring] = []
         self._heard = time.monotonic()
         connect_doorbell(alone, self._rings.append)

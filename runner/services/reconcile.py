@@ -5,8 +5,9 @@ do no harm.
 """
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, func, select, update
@@ -30,25 +31,37 @@ from runner.services.workers import bury_silent
 logger = logging.getLogger(__name__)
 
 _OUTBOX_KEPT = timedelta(days=30)
+_SETTLING_SECONDS = 5.0  # beyond a heartbeat: the longest pause between the tries of a worker
 
 
 class Contact:
     """Whether this process has been in touch with the database without a break.
 
-    After an outage every worker looks silent. Who was cut off himself must not call others dead
-    before they have had the time to be heard again.
+    After an outage every worker looks silent and every lease has lapsed. Who was cut off itself
+    must not call others dead before they have had the time to be heard again.
     """
 
-    def __init__(self, longest_break_seconds: float) -> None:
-        self._longest_break = longest_break_seconds
-        self._last = float("-inf")
+    def __init__(self, settings: Settings) -> None:
+        self._longest_break = max(2 * settings.tick_seconds, settings.lease_seconds / 2)
+        self._settling = settings.heartbeat_seconds + _SETTLING_SECONDS
+        self._last = self._since = -math.inf
 
-    def renew(self) -> bool:
-        """Note contact now; whether the last one was recent."""
+    @property
+    def is_settled(self) -> bool:
+        """Whether contact has lasted long enough to judge others by their silence."""
+        return self._last - self._since >= self._settling
+
+    def lose(self) -> None:
+        """Note that there was none just now."""
+        self._last = -math.inf
+
+    def renew(self, session: Session) -> None:
+        """Make contact and note it; raises what makes it none."""
+        session.connection()
         now = time.monotonic()
-        unbroken = now - self._last <= self._longest_break
+        if now - self._last > self._longest_break:
+            self._since = now
         self._last = now
-        return unbroken
 
 
 def reconcile(sessions: SessionFactory, settings: Settings, contact: Contact | None = None) -> None:
@@ -56,30 +69,32 @@ def reconcile(sessions: SessionFactory, settings: Settings, contact: Contact | N
 
     Without ``contact``, workers that seem silent are believed to be.
     """
-
-    def bury(session: Session) -> None:
-        session.connection()
-        if contact is None or contact.renew():
-            bury_silent(session, settings.lease_seconds)
-
-    steps: tuple[Callable[[Session], object], ...] = (
-        requeue_expired_leases,
-        bury,
-        expire_overdue_jobs,
-        _close_drained_jobs,
-        _ring_for_unread_jobs,
-        _ring_for_open_shards,
-    )
-    for step in steps:
+    for step in _steps(settings, contact):
         try:
             with sessions.begin() as session:
                 step(session)
         except OUTAGES as error:
+            if contact is not None:
+                contact.lose()
             logger.warning(
                 "A step of the tick failed: %s", cause_of(error), extra={"action": "tick_failed"}
             )
         except SQLAlchemyError:  # one step's trouble must not starve the others
             logger.exception("A step of the tick failed.", extra={"action": "tick_failed"})
+
+
+def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Session], object]]:
+    """The steps of a tick. Each is asked for when its turn comes: an outage may lie between."""
+    if contact is not None:
+        yield lambda session: contact.renew(session)
+    if contact is None or contact.is_settled:
+        yield requeue_expired_leases
+    if contact is None or contact.is_settled:
+        yield lambda session: bury_silent(session, settings.lease_seconds)
+    yield expire_overdue_jobs
+    yield _close_drained_jobs
+    yield _ring_for_unread_jobs
+    yield _ring_for_open_shards
 
 
 def keep_house(sessions: SessionFactory) -> None:

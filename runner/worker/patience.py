@@ -29,6 +29,11 @@ class Patience:
         self._failures = 0
         self._since = 0.0
 
+    @property
+    def is_tried(self) -> bool:
+        """Whether the last try failed."""
+        return self._failures > 0
+
     def pause_after(self, error: Exception) -> float:
         """Note one more failure; the seconds to wait now."""
         if not self._failures:

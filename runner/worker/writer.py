@@ -13,7 +13,7 @@ from runner.domain.ids import JobId
 from runner.domain.leases import FinishedItem, ShardKey
 from runner.inference.backend import Outcome
 from runner.services.closing import close_if_drained
-from runner.services.leases import give_back
+from runner.services.leases import give_back, revive_leases
 from runner.services.results import CommitOutcome, commit_results
 from runner.worker.context import WorkerContext
 from runner.worker.lines import Closed, Ended, Revoked, finished_outcome
@@ -66,6 +66,9 @@ class Writer:
         context = self._context
 
         def transaction(session: Session) -> CommitOutcome:
+            if self._patience.is_tried or context.cut_off.is_set():
+                keys = context.book.keys() | {item.lease.key for item in items}
+                revive_leases(session, context.worker_id, keys, context.settings.lease_seconds)
             return commit_results(session, context.worker_id, items)
 
         outcome = self._persist(transaction)

@@ -96,6 +96,7 @@ def test_a_database_that_crashes_under_load_costs_no_line_and_no_process(
         assert fire.get("/livez").status == 200
         eventually(lambda: fire.get("/readyz").status == 200)
     check(batch_id)
+    assert attempts(stub_sessions, batch_id) == 1
     assert fire.restarts() == before
     with stub_sessions() as session:
         states = session.scalars(select(Worker.state).where(Worker.ended_at.is_(None))).all()
@@ -103,7 +104,7 @@ def test_a_database_that_crashes_under_load_costs_no_line_and_no_process(
 
 
 def test_a_database_that_hangs_is_told_of_and_nothing_hangs_with_it(
-    fire: Fire, check: Callable[[str], None]
+    fire: Fire, check: Callable[[str], None], stub_sessions: SessionFactory
 ) -> None:
     before = fire.restarts()
     batch_id = fire.begin()
@@ -113,6 +114,7 @@ def test_a_database_that_hangs_is_told_of_and_nothing_hangs_with_it(
         assert fire.get("/readyz").status == 503
     eventually(lambda: fire.get("/readyz").status == 200)
     check(batch_id)
+    assert attempts(stub_sessions, batch_id) == 1
     assert fire.restarts() == before
 
 
