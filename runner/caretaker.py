@@ -43,12 +43,20 @@ class Caretaker:
         self._contact = Contact(settings)
         self._rings: list[Ring] = []
         self._heard = time.monotonic()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
         connect_doorbell(alone, self._rings.append)
 
     def start(self) -> None:
         """Watch from now on, in a thread of this process."""
-        self._heard = time.monotonic()
-        threading.Thread(target=self._watch, name="caretaker", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="caretaker", daemon=True)
+        self._thread.start()
+
+    def stop(self, patience_seconds: float) -> None:
+        """Watch no longer; waits so long for a look that is under way."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(patience_seconds)
 
     def tick(self) -> None:
         """A tick came."""
@@ -70,8 +78,7 @@ class Caretaker:
             self._heard = time.monotonic()
 
     def _watch(self) -> None:
-        while True:
-            time.sleep(self._settings.tick_seconds)
+        while not self._stopping.wait(self._settings.tick_seconds):
             if time.monotonic() - self._heard > self._patience:
                 try:
                     self._look()

@@ -24,6 +24,8 @@ from runner.worker.bootstep import EngineStep
 
 logger = logging.getLogger(__name__)
 
+_LAST_LOOK_SECONDS = 5.0
+
 
 def create_app(runtime: Runtime) -> Celery:
     """The runtime's Celery application with its tasks, as a worker or beat runs it."""
@@ -97,6 +99,11 @@ def _forget_inherited_connections(**_: Any) -> None:  # noqa: ANN401
     """A forked CPU worker must not share its parent's database sockets."""
     app.runtime.sessions.kw["bind"].dispose(close=False)
     app.caretaker.start()
+
+
+@signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
+def _stop_caretaker(**_: Any) -> None:  # noqa: ANN401
+    app.caretaker.stop(_LAST_LOOK_SECONDS)
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]

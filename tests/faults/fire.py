@@ -20,6 +20,7 @@ from runner.db.models import Shard
 from runner.db.session import SessionFactory
 from runner.domain import ids
 from runner.domain.ids import JobId
+from runner.supervisor import UpState, read_up_state
 
 SLOW_STUB = "slow"
 Answers = dict[str, str]
@@ -42,7 +43,7 @@ class Fire:
     """One installation and jobs of so many lines on it."""
 
     server: Server
-    lines: int = 250
+    lines: int = 160
 
     def submit(self) -> str:
         """Start a job; its batch id."""
@@ -104,11 +105,19 @@ class Fire:
 
     def restarts(self) -> dict[str, int]:
         """How often each child was started again."""
-        children = self.server.status()["children"]
-        return {name: child["restarts"] for name, child in children.items()}
+        return {name: child.restarts for name, child in self._state().children.items()}
+
+    def child(self, name: str) -> psutil.Process:
+        return psutil.Process(self._state().children[name].pid)
 
     def service(self, name: str) -> psutil.Process:
-        return psutil.Process(self.server.status()["services"][name]["pid"])
+        return psutil.Process(self._state().services[name].pid)
+
+    def _state(self) -> UpState:
+        """What ``tokenmill status`` would say, without a process for each question."""
+        state = read_up_state(self.server.data_dir)
+        assert state is not None
+        return state
 
 
 def job_id_of(batch_id: str) -> JobId:

@@ -1,10 +1,7 @@
 """What we stand on goes away under load, hangs, and comes back: no line is lost or billed twice."""
 
-import os
-import signal
 from collections.abc import Callable
 
-import psutil
 import pytest
 from fire import Answers, Fire, Reply, attempts, frozen
 from installation import Server, eventually
@@ -42,24 +39,20 @@ def quiet(fire: Fire, stub_sessions: SessionFactory, quiet_answers: dict[int, An
     return quiet_answers[fire.lines]
 
 
-def kill(*pids: int) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-
-
 def test_each_process_of_the_house_may_be_killed(fire: Fire, check: Callable[[str], None]) -> None:
     before = fire.restarts()
     batch_id = fire.begin()
-    pids = {name: fire.server.pid(name) for name in ("web", "beat", "cpu")}
+    house = {name: fire.child(name) for name in ("web", "beat", "cpu")}
     # One of those that web and cpu forked is replaced by its parent; then the parents go as well.
     for name in ("web", "cpu"):
-        kill(psutil.Process(pids[name]).children()[0].pid)
+        house[name].children()[0].kill()
     eventually(lambda: fire.get("/readyz").status == 200)
-    kill(*pids.values())
+    for process in house.values():
+        process.kill()
 
     def all_back() -> bool:
         after = fire.restarts()
-        return all(after[name] == before[name] + 1 for name in pids)
+        return all(after[name] == before[name] + 1 for name in house)
 
     eventually(all_back)
     eventually(lambda: fire.get("/readyz").status == 200)
@@ -91,7 +84,7 @@ def test_a_database_that_crashes_under_load_costs_no_line_and_no_process(
     before = fire.restarts()
     batch_id = fire.begin()
     for _ in range(2):
-        kill(fire.service("postgres").pid)
+        fire.service("postgres").kill()
         expect_unavailable(refusal_of(fire))
         assert fire.get("/livez").status == 200
         eventually(lambda: fire.get("/readyz").status == 200)
@@ -126,7 +119,7 @@ def test_without_its_broker_the_house_works_on_and_takes_work(
         another = fire.submit()
         check(batch_id)
         check(another)
-    kill(fire.service("valkey").pid)
+    fire.service("valkey").kill()
     check(fire.submit())
 
 
@@ -134,12 +127,12 @@ def test_an_engine_worker_asked_to_end_under_load_ends_in_order_and_costs_no_att
     fire: Fire, check: Callable[[str], None], stub_sessions: SessionFactory
 ) -> None:
     batch_id = fire.begin()
-    pid = fire.server.pid("engine-1")
-    os.kill(pid, signal.SIGTERM)
+    worker_process = fire.child("engine-1")
+    worker_process.terminate()
     check(batch_id)
     assert attempts(stub_sessions, batch_id) == 1
     log = (fire.server.data_dir / "logs" / "engine-1.log").read_text()
     assert "The worker cannot go on" not in log
     with stub_sessions() as session:
-        worker = session.scalars(select(Worker).where(Worker.pid == pid)).one()
+        worker = session.scalars(select(Worker).where(Worker.pid == worker_process.pid)).one()
     assert (worker.state, worker.end_reason) == ("ended", "drained")

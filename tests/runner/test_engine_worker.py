@@ -18,7 +18,7 @@ from runner.db.models import Job, Shard, Worker
 from runner.domain.ids import WorkerId, encode
 from runner.domain.leases import FinishedItem
 from runner.doorbell import Bell, Ring
-from runner.worker import feeder, keeper
+from runner.worker import engine_worker, feeder, keeper, writer
 from runner.worker.engine_worker import EngineWorker
 
 MakeWorkshop = Callable[..., Workshop]
@@ -346,6 +346,65 @@ def test_leases_whose_lines_cannot_be_read_are_given_back(
     finish(workshop, job_id)
     assert workshop.job(job_id).totals.succeeded == 60
     assert {shard.attempt for shard in workshop.shards(job_id)} == {1}
+
+
+def test_a_worker_waits_for_a_database_that_is_away_when_it_starts_and_when_it_ends(
+    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = make_workshop("stub:?rows=64")
+    failures: dict[str, int] = {}
+
+    def failing(name: str) -> Callable[..., object]:
+        real = getattr(engine_worker, name)
+
+        def fail_twice(*args: object) -> object:
+            failures[name] = failures.get(name, 0) + 1
+            if failures[name] <= 2:
+                raise OperationalError("SELECT", None, Exception("the server is away"))
+            return real(*args)
+
+        return fail_twice
+
+    for name in ("model_to_serve", "register_worker", "mark_ready", "end_worker"):
+        monkeypatch.setattr(engine_worker, name, failing(name))
+    job_id = workshop.make_job(20)
+    live = start_worker(workshop)
+    finish(workshop, job_id)
+    live.stop()
+    assert set(failures.values()) == {3}
+    assert workshop.worker(live.id).state == "ended"
+
+
+def test_an_outage_longer_than_a_lease_costs_no_line_and_no_attempt(
+    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = make_workshop("stub:?rows=8&step_ms=20", heartbeat_seconds=0.1)
+    job_id = workshop.make_job(40)
+    live = start_worker(workshop)
+    away = threading.Event()
+
+    def unless_away(module: object, name: str) -> None:
+        real = getattr(module, name)
+
+        def call(*args: object) -> object:
+            if away.is_set():
+                raise OperationalError("UPDATE", None, Exception("the server is away"))
+            return real(*args)
+
+        monkeypatch.setattr(module, name, call)
+
+    for module, name in ((writer, "commit_results"), (keeper, "beat"), (feeder, "claim_shards")):
+        unless_away(module, name)
+    wait_until(lambda: settled(workshop, job_id) > 0)
+    away.set()
+    time.sleep(0.5)
+    workshop.lapse(live.id)
+    time.sleep(0.5)
+    away.clear()
+    # Whoever frees lapsed leases was cut off as well, and waits before it judges.
+    wait_until(lambda: settled(workshop, job_id) == 40)
+    assert {shard.attempt for shard in workshop.shards(job_id)} == {1}
+    assert workshop.worker(live.id).stale_results == 0
 
 
 def test_lost_connections_cost_no_line_and_no_worker(
