@@ -16,7 +16,7 @@ from runner.db.outages import outage_of
 from runner.db.session import PATIENCE_SECONDS, SessionFactory, create_session_factory
 from runner.domain.errors import RunnerError, StorageFull
 from runner.doorbell import connect_doorbell
-from runner.embedded import EmbeddedError, ServiceUrls, free_room, recorded, running
+from runner.embedded import EmbeddedError, ServiceUrls, database_answers, free_room, recorded
 from runner.ringer import Ringer
 
 
@@ -97,8 +97,9 @@ def find_services(settings: Settings) -> ServiceUrls:
     """
     database_url, broker_url = settings.database_url, settings.broker_url
     if database_url is None or broker_url is None:
-        embedded = running(settings.data_dir)
-        if embedded is None:
+        embedded = recorded(settings.data_dir)
+        # Not the broker: without it rings are lost, and nothing else is.
+        if embedded is None or not database_answers(database_url or embedded.database_url):
             raise NotRunning(
                 f"Nothing runs in {settings.data_dir}; start it with: "
                 f"tokenmill up --data-dir {settings.data_dir}"

@@ -40,12 +40,12 @@ class House:
     key: str = ""
     opened: list[SessionFactory] = field(default_factory=list)
 
-    def up(self) -> Fire:
+    def up(self, **environment: str) -> Fire:
         """Start it and wait until it is ready."""
         command = [sys.executable, "-m", "runner.cli", "up", "--port", str(self.port), "--json"]
         command += ["--data-dir", str(self.data_dir), "--model", SLOW_STUB]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=os.environ | SETTINGS
+            command, stdout=subprocess.PIPE, text=True, env=os.environ | SETTINGS | environment
         )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
@@ -119,7 +119,8 @@ def test_what_is_stopped_or_killed_under_load_goes_on_where_it_was(
     assert attempts(sessions, batch_id) == 1  # what was not done had been given back unharmed
     assert house.end(signal.SIGKILL) == -signal.SIGKILL
 
-    fire = house.up()  # at once, on the port that the orphaned web process may still have
+    # At once, on the port that the orphaned web process may still have, and without a broker.
+    fire = house.up(BROKER_URL="redis://127.0.0.1:1/0")
     fire.finish(sessions, batch_id)
     fire.finish(sessions, fire.submit())
     assert attempts(sessions, batch_id) <= 2
