@@ -375,33 +375,46 @@ def test_a_worker_waits_for_a_database_that_is_away_when_it_starts_and_when_it_e
     assert workshop.worker(live.id).state == "ended"
 
 
+@pytest.mark.parametrize("first", ["writer", "keeper"])
 def test_an_outage_longer_than_a_lease_costs_no_line_and_no_attempt(
-    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+    make_workshop: MakeWorkshop,
+    start_worker: StartWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
 ) -> None:
     workshop = make_workshop("stub:?rows=8&step_ms=20", heartbeat_seconds=0.1)
     job_id = workshop.make_job(40)
     live = start_worker(workshop)
-    away = threading.Event()
+    away = {"writer": threading.Event(), "keeper": threading.Event()}
 
-    def unless_away(module: object, name: str) -> None:
+    def unless_away(module: object, name: str, whose: str) -> None:
         real = getattr(module, name)
 
         def call(*args: object) -> object:
-            if away.is_set():
+            if away[whose].is_set():
                 raise OperationalError("UPDATE", None, Exception("the server is away"))
             return real(*args)
 
         monkeypatch.setattr(module, name, call)
 
-    for module, name in ((writer, "commit_results"), (keeper, "beat"), (feeder, "claim_shards")):
-        unless_away(module, name)
+    unless_away(writer, "commit_results", "writer")
+    unless_away(feeder, "claim_shards", "writer")
+    unless_away(keeper, "beat", "keeper")
     wait_until(lambda: settled(workshop, job_id) > 0)
-    away.set()
+    for event in away.values():
+        event.set()
     time.sleep(0.5)
     workshop.lapse(live.id)
-    time.sleep(0.5)
-    away.clear()
-    # Whoever frees lapsed leases was cut off as well, and waits before it judges.
+    # Nobody frees what has lapsed: who would was cut off as well, and waits before it judges.
+    done = settled(workshop, job_id)
+    live_leases = select(func.count()).where(Shard.lease_expires_at > func.now())
+    away[first].clear()
+    if first == "writer":
+        wait_until(lambda: settled(workshop, job_id) > done)
+    else:
+        wait_until(lambda: workshop.scalar(live_leases))
+    for event in away.values():
+        event.clear()
     wait_until(lambda: settled(workshop, job_id) == 40)
     assert {shard.attempt for shard in workshop.shards(job_id)} == {1}
     assert workshop.worker(live.id).stale_results == 0
