@@ -41,13 +41,14 @@ def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
         broker_connection_max_retries=None,
         broker_transport_options={
             "global_keyprefix": "tokenmill:",
-            "health_check_interval": 25,
+            # A consumer of a silent broker connects anew within about twice this.
+            "health_check_interval": 10,
             "socket_keepalive": True,
             "socket_connect_timeout": 1,
             # Of publishing only; kombu would otherwise try again for six seconds, whatever
             # ``retry`` says. Consumers reconnect by the settings above.
             "max_retries": 0,
-            "socket_timeout": 30,
+            "socket_timeout": 5,
         },
         beat_schedule={
             "tick": {

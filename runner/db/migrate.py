@@ -17,12 +17,15 @@ from runner.failpoints import FailPoint, hit
 if TYPE_CHECKING:
     from alembic.config import Config
 
+# A migration may have to rewrite every table.
+_PATIENCE_SECONDS = 6 * 3600.0
+
 
 def upgrade(database_url: str) -> None:
     """Apply every migration that is missing and make the partitions of the coming weeks."""
     from alembic import command
 
-    engine = create_database_engine(database_url)
+    engine = create_database_engine(database_url, patience_seconds=_PATIENCE_SECONDS)
     try:
         with engine.begin() as connection:
             command.upgrade(_config(connection), "head")
@@ -38,7 +41,7 @@ def downgrade(database_url: str, revision: str = "base") -> None:
     """Undo migrations down to a revision; data of dropped tables is lost."""
     from alembic import command
 
-    engine = create_database_engine(database_url)
+    engine = create_database_engine(database_url, patience_seconds=_PATIENCE_SECONDS)
     try:
         with engine.begin() as connection:
             command.downgrade(_config(connection), revision)

@@ -19,7 +19,7 @@ from runner.domain.ids import WorkerId, encode
 from runner.domain.leases import FinishedItem
 from runner.doorbell import Bell, Ring
 from runner.services import profiles
-from runner.worker import feeder, keeper
+from runner.worker import engine_worker, feeder, keeper, writer
 from runner.worker.engine_worker import EngineWorker
 
 MakeWorkshop = Callable[..., Workshop]
@@ -350,6 +350,78 @@ def test_leases_whose_lines_cannot_be_read_are_given_back(
     finish(workshop, job_id)
     assert workshop.job(job_id).totals.succeeded == 60
     assert {shard.attempt for shard in workshop.shards(job_id)} == {1}
+
+
+def test_a_worker_waits_for_a_database_that_is_away_when_it_starts_and_when_it_ends(
+    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = make_workshop("stub:?rows=64")
+    failures: dict[str, int] = {}
+
+    def failing(name: str) -> Callable[..., object]:
+        real = getattr(engine_worker, name)
+
+        def fail_twice(*args: object) -> object:
+            failures[name] = failures.get(name, 0) + 1
+            if failures[name] <= 2:
+                raise OperationalError("SELECT", None, Exception("the server is away"))
+            return real(*args)
+
+        return fail_twice
+
+    for name in ("model_to_serve", "register_worker", "mark_ready", "end_worker"):
+        monkeypatch.setattr(engine_worker, name, failing(name))
+    job_id = workshop.make_job(20)
+    live = start_worker(workshop)
+    finish(workshop, job_id)
+    live.stop()
+    assert set(failures.values()) == {3}
+    assert workshop.worker(live.id).state == "ended"
+
+
+@pytest.mark.parametrize("first", ["writer", "keeper"])
+def test_an_outage_longer_than_a_lease_costs_no_line_and_no_attempt(
+    make_workshop: MakeWorkshop,
+    start_worker: StartWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+) -> None:
+    workshop = make_workshop("stub:?rows=8&step_ms=20", heartbeat_seconds=0.1)
+    job_id = workshop.make_job(40)
+    live = start_worker(workshop)
+    away = {"writer": threading.Event(), "keeper": threading.Event()}
+
+    def unless_away(module: object, name: str, whose: str) -> None:
+        real = getattr(module, name)
+
+        def call(*args: object) -> object:
+            if away[whose].is_set():
+                raise OperationalError("UPDATE", None, Exception("the server is away"))
+            return real(*args)
+
+        monkeypatch.setattr(module, name, call)
+
+    unless_away(writer, "commit_results", "writer")
+    unless_away(feeder, "claim_shards", "writer")
+    unless_away(keeper, "beat", "keeper")
+    wait_until(lambda: settled(workshop, job_id) > 0)
+    for event in away.values():
+        event.set()
+    time.sleep(0.5)
+    workshop.lapse(live.id)
+    # Nobody frees what has lapsed: who would was cut off as well, and waits before it judges.
+    done = settled(workshop, job_id)
+    live_leases = select(func.count()).where(Shard.lease_expires_at > func.now())
+    away[first].clear()
+    if first == "writer":
+        wait_until(lambda: settled(workshop, job_id) > done)
+    else:
+        wait_until(lambda: workshop.scalar(live_leases))
+    for event in away.values():
+        event.clear()
+    wait_until(lambda: settled(workshop, job_id) == 40)
+    assert {shard.attempt for shard in workshop.shards(job_id)} == {1}
+    assert workshop.worker(live.id).stale_results == 0
 
 
 def test_lost_connections_cost_no_line_and_no_worker(
