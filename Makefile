@@ -8,7 +8,7 @@ MODEL ?= smollm2-135m-instruct
 WORKLOAD ?= bench/workloads/mixed-16.jsonl
 TEST_PROCESSES ?= 2
 
-.PHONY: help install demo test check bench clean
+.PHONY: help install demo test check bench bench-peers clean
 
 help:  ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,9 @@ test: check  ## Everything that needs no GPU (TEST_PROCESSES=)
 
 bench: $(STAMP)  ## Run a workload through the engine alone (MODEL=, WORKLOAD=)
 	$(BIN)/tokenmill bench engine --model $(MODEL) --workload $(WORKLOAD)
+
+bench-peers: $(STAMP)  ## Tokenmill beside vLLM, OpenVINO and static batches (MODEL_FOLDER=; about an hour)
+	$(BIN)/python bench/compare.py --model $(MODEL_FOLDER)
 
 clean:  ## Remove the environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
