@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MODEL ?= smollm2-135m-instruct
 WORKLOAD ?= bench/workloads/mixed-16.jsonl
+EXAMPLES ?= 500
+TEST_PROCESSES ?= 2
 
-.PHONY: help install demo test check bench clean
+.PHONY: help install demo test check bench fuzz clean
 
 help:  ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,11 +33,15 @@ check: $(STAMP)  ## Lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check  ## Everything that needs no GPU
-	$(BIN)/python -m pytest
+test: check  ## Everything that needs no GPU (TEST_PROCESSES=)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --no-loadscope-reorder
 
 bench: $(STAMP)  ## Run a workload through the engine alone (MODEL=, WORKLOAD=)
 	$(BIN)/tokenmill bench engine --model $(MODEL) --workload $(WORKLOAD)
+
+fuzz: $(STAMP)  ## Search longer for requests, calls and lines that break the API (EXAMPLES=)
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -o timeout=0 \
+	  tests/web/test_api_fuzz.py tests/web/test_wire_machine.py tests/runner/test_line_fuzz.py
 
 clean:  ## Remove the environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

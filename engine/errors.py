@@ -42,3 +42,9 @@ class UnsupportedModel(EngineError):
     """The model folder can't be served; the sentence says why and what to do."""
 
     code = "unsupported_model"
+
+
+class NotPaged(EngineError):
+    """The paged lane can't run the model; the sentence says why, and the padded lane may."""
+
+    code = "not_paged"

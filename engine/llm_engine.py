@@ -5,14 +5,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from engine.attention import open_attention
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer
 from engine.errors import EngineError, InvalidLogits, InvalidParams, PromptTooLong
-from engine.kv_cache import pool_blocks
+from engine.lanes import open_lane
 from engine.logit_edits import LogitEdits
-from engine.model_runner import ModelRunner
 from engine.models import load_model
 from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOutput
 from engine.request import Request
@@ -22,7 +20,12 @@ from engine.tokenizer import Tokenizer
 
 
 class LLMEngine:
-    """A loaded model with its KV pool, its scheduler and its running requests.
+    """A loaded model in its lane, with its scheduler and its running requests.
+
+    Attributes:
+        lane: "paged", or "padded" where the paged engine can't run the model.
+        lane_reason: why the lane isn't the paged one; empty if it is.
+        description: the model, where and how it runs, for people.
 
     Not thread-safe: one thread owns it. A fault of one request ends that request; anything else
     that `step` raises means the engine is unusable.
@@ -39,21 +42,22 @@ class LLMEngine:
             torch.set_num_threads(config.num_threads)
         self.tokenizer = Tokenizer(config.model)
         model = load_model(config)
-        attention = open_attention(model.shapes, config.block_size, model.device, model.dtype)
-        num_blocks = pool_blocks(config, attention.block_bytes(), model.max_model_len)
-        attention.allocate(num_blocks)
+        self._num_token_ids = min(model.vocab_size, self.tokenizer.num_token_ids)
+        lane = open_lane(model, config, self._num_token_ids)
+        config, num_blocks = lane.config, lane.num_blocks
         # A sequence that outgrows the whole pool could never finish, so the pool is a limit too.
         self.max_model_len = min(model.max_model_len, num_blocks * config.block_size)
         self.vocab_size = model.vocab_size
         self.max_num_seqs = config.max_num_seqs
+        self.lane = lane.name
+        self.lane_reason = lane.reason
         self.description = (
-            f"{model.name} on {model.device}, {model.dtype}, attention: {attention.name}, "
-            f"lane: paged, KV: {num_blocks} blocks of {config.block_size} tokens"
+            f"{model.name} on {model.device}, {model.dtype}, {lane.details}, "
+            f"KV: {num_blocks} blocks of {config.block_size} tokens"
         )
-        self._num_token_ids = min(model.vocab_size, self.tokenizer.num_token_ids)
-        self._runner = ModelRunner(model, attention, self._num_token_ids)
+        self._runner = lane.runner
         self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
-        self._scheduler = Scheduler(config, self._blocks)
+        self._scheduler = Scheduler(config, self._blocks, lane.whole_prompts)
         self._requests: dict[str, Request] = {}
         self._detokenizers: dict[str, Detokenizer] = {}
         self._steps = 0
@@ -221,6 +225,7 @@ class LLMEngine:
     ) -> RequestOutput:
         """Take the request out, free its blocks and render its answer."""
         self._scheduler.remove(request)
+        self._runner.forget(request)
         del self._requests[request.request_id]
         detokenizer = self._detokenizers.pop(request.request_id)
         self._recomputed_tokens += request.num_recomputed_tokens

@@ -5,6 +5,7 @@ padded to the longest sequence.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -32,6 +33,18 @@ class StepResult:
     logprobs: list[TokenLogprobs | None]
 
 
+class Runner(Protocol):
+    """Whatever computes steps: the lane that a model runs in."""
+
+    def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
+        """Compute the next `num_tokens[i]` tokens of `requests[i]`, whose blocks are reserved."""
+        ...
+
+    def forget(self, request: Request) -> None:
+        """Drop what is kept for a request that has ended."""
+        ...
+
+
 class ModelRunner:
     """Runs steps of one model over one KV pool."""
 
@@ -50,16 +63,16 @@ class ModelRunner:
         """
         order = sorted(range(len(requests)), key=lambda i: _row_order(requests[i], num_tokens[i]))
         rows = [(requests[i], num_tokens[i]) for i in order]
-        logits = self._forward(rows)[:, : self._num_token_ids]
-        finite = logits.sum(-1, dtype=torch.float32).isfinite()
-        sampled, logprobs = _draw(logits, rows)
+        drawn = draw_step(self._forward(rows)[:, : self._num_token_ids], rows)
         row_of = sorted(range(len(order)), key=order.__getitem__)
-        token_ids, is_finite = sampled.tolist(), finite.tolist()
         return StepResult(
-            [token_ids[row] for row in row_of],
-            [is_finite[row] for row in row_of],
-            [logprobs.get(row) for row in row_of],
+            [drawn.token_ids[row] for row in row_of],
+            [drawn.finite[row] for row in row_of],
+            [drawn.logprobs[row] for row in row_of],
         )
+
+    def forget(self, request: Request) -> None:
+        """The pool's blocks belong to the block manager: nothing is kept here."""
 
     def _forward(self, rows: list[tuple[Request, int]]) -> torch.Tensor:
         """[rows, vocab]: the logits after each row's last token of this step."""
@@ -85,6 +98,15 @@ class ModelRunner:
             torch.tensor(last_rows, device=device),
             self._attention,
         )
+
+
+def draw_step(logits: torch.Tensor, rows: list[tuple[Request, int]]) -> StepResult:
+    """A token for each row of [rows, ids that may be sampled], in their order."""
+    finite = logits.sum(-1, dtype=torch.float32).isfinite()
+    sampled, logprobs = _draw(logits, rows)
+    return StepResult(
+        sampled.tolist(), finite.tolist(), [logprobs.get(row) for row in range(len(rows))]
+    )
 
 
 def _draw(

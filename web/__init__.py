@@ -4,7 +4,7 @@ from flask import Flask
 
 from runner.config import load_settings
 from runner.runtime import Runtime, open_runtime
-from web import api, ui
+from web import api, reference, ui
 from web.request_scope import ScopedFlask
 
 _MAX_BODY_BYTES = 1024**2  # of any request but an upload, which counts for itself
@@ -21,4 +21,5 @@ def create_app(runtime: Runtime | None = None) -> Flask:
     )
     api.register(app)
     ui.register(app)
+    reference.register(app)
     return app

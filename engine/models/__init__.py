@@ -1,23 +1,41 @@
-"""Model loading: transformers' own code with our attention, trusted only after a probe."""
+"""Model loading: transformers' own code, in the fastest lane that a probe trusts it in."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
 
 from engine.config import EngineConfig
-from engine.errors import EngineError, UnsupportedModel
-from engine.models.hf import LoadedModel, load_from_folder
+from engine.errors import EngineError, NotPaged, UnsupportedModel
+from engine.models.hf import LoadedModel, load_from_folder, page_attention
+from engine.models.padded import PaddedModel
+from engine.models.padded_probe import probe_padded_model
+from engine.models.precision import fits_in_float32, in_float32
 from engine.models.probe import probe_model
 
-__all__ = ["LoadedModel", "load_model"]
+__all__ = ["LoadedModel", "PaddedModel", "load_model"]
+
+MAX_TOLD = 200
+"""Letters of a foreign error that go into a reason, which people read in a report."""
 
 
-def load_model(config: EngineConfig) -> LoadedModel:
+def load_model(config: EngineConfig) -> LoadedModel | PaddedModel:
     """Load the model folder and prove that it computes what the plain model does.
 
+    With our attention where that can be done, else with transformers' own (the padded lane).
+
     Raises:
-        UnsupportedModel: the folder is refused, fails to load, or the probe disagrees.
+        UnsupportedModel: the folder is refused, fails to load, or neither lane can be trusted.
         InvalidParams: `max_model_len` is more than the model was trained for.
     """
     try:
-        model = load_from_folder(config)
-        probe_model(model, config.block_size)
+        network, max_model_len = load_from_folder(config)
+        try:
+            return _paged(network, max_model_len, config.block_size)
+        except NotPaged as error:
+            model = PaddedModel(network, max_model_len, error.message)
+        with in_float32(network) if fits_in_float32(network) else nullcontext():
+            probe_padded_model(model)
     except EngineError:
         raise
     # Foreign code runs on a foreign folder: whatever it raises, this model can't be served.
@@ -26,3 +44,41 @@ def load_model(config: EngineConfig) -> LoadedModel:
             f"transformers can't load or run the model in {config.model}: {error}"
         ) from error
     return model
+
+
+def _paged(
+    network: Any,  # noqa: ANN401 - transformers is untyped
+    max_model_len: int,
+    block_size: int,
+) -> LoadedModel:
+    """The model in the paged lane.
+
+    Raises:
+        NotPaged: it doesn't fit there, or the probe disagrees.
+    """
+    own_attention = network.config._attn_implementation
+    try:
+        model = page_attention(network, max_model_len)
+        _probe_paged(model, network, block_size)
+        return model
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    # A family may stumble over what only the paged lane does to it.
+    except Exception as error:
+        if network.config._attn_implementation != own_attention:
+            network.set_attn_implementation(own_attention)
+        if isinstance(error, NotPaged):
+            raise
+        told = str(error).partition("\n")[0][:MAX_TOLD]
+        raise NotPaged(f"{type(network).__name__} fails in the paged lane: {told}") from error
+
+
+def _probe_paged(model: LoadedModel, network: torch.nn.Module, block_size: int) -> None:
+    """Probe the model as it will run, and once more in float32 if rounding may be to blame."""
+    try:
+        probe_model(model, block_size)
+    except NotPaged:
+        if model.dtype is torch.float32 or not fits_in_float32(network):
+            raise
+        with in_float32(network):
+            probe_model(LoadedModel(network, model.max_model_len), block_size)

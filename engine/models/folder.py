@@ -7,6 +7,9 @@ from typing import Any
 from engine.errors import InvalidParams, UnsupportedModel
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl")
+UNTOLD_LENGTH = 8192
+"""Longest sequence of a model without a table of positions, such as one with a state, whose
+config.json names no length: it computes any."""
 MULTIMODAL_KEYS = ("vision_config", "audio_config", "image_token_id", "image_token_index")
 
 
@@ -22,19 +25,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def choose_max_model_len(wanted: int | None, trained: object) -> int:
+def choose_max_model_len(wanted: int | None, trained: int | None) -> int:
     """Longest sequence in tokens: what is wanted, else the positions the model was trained for.
 
     Raises:
         InvalidParams: more is wanted than the model was trained for.
-        UnsupportedModel: nothing is wanted and the folder doesn't tell.
     """
-    if not isinstance(trained, int):
-        if wanted is None:
-            raise UnsupportedModel(
-                "The model's config.json has no max_position_embeddings; set max_model_len."
-            )
-        return wanted
+    if trained is None:
+        return wanted or UNTOLD_LENGTH
     if wanted is not None and wanted > trained:
         raise InvalidParams(
             f"max_model_len is {wanted:,} but the model was trained for {trained:,} positions.",

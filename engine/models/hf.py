@@ -11,8 +11,9 @@ from transformers.utils import logging as transformers_logging
 from engine.attention import AttentionBackend
 from engine.attention.backend import AttentionOptions, BatchLayout, LayerShape
 from engine.config import EngineConfig
-from engine.errors import UnsupportedModel
+from engine.errors import NotPaged, UnsupportedModel
 from engine.models.folder import choose_max_model_len, read_settings
+from engine.models.positions import has_positions_by_length, trained_length
 
 ATTENTION_NAME = "tokenmill_paged"
 PLAIN_ATTENTION_NAME = "eager"
@@ -85,15 +86,12 @@ class LoadedModel:
         self.logits(first, first, first, recorder)
         layers = sorted(recorder.shapes)
         if not layers or layers != list(range(len(layers))):
-            raise UnsupportedModel(
-                f"{self.name} keeps state outside attention layers, which the paged engine can't "
-                "hold; choose a model whose every layer is attention."
-            )
+            raise NotPaged(f"{self.name} keeps state outside attention layers")
         self._check_layer_types(recorder)
         return [recorder.shapes[layer] for layer in layers]
 
     def _check_layer_types(self, recorder: "_ShapeRecorder") -> None:
-        """Refuse layers whose mask goes beyond causal and a window that attention is told of.
+        """Keep out layers whose mask goes beyond causal and a window that attention is told of.
 
         The probe's prompts are too short to notice: such masks begin to matter at thousands of
         tokens.
@@ -102,14 +100,11 @@ class LoadedModel:
         for layer, kind in enumerate(layer_types):
             is_windowed = kind == "sliding_attention" and recorder.windows.get(layer) is not None
             if kind != "full_attention" and not is_windowed:
-                raise UnsupportedModel(
-                    f"{self.name} has layers of type {kind}, which the paged engine doesn't know; "
-                    "choose another model."
-                )
+                raise NotPaged(f"{self.name} has layers of type {kind}")
 
 
-def load_from_folder(config: EngineConfig) -> LoadedModel:
-    """Load the weights of `config.model` and put our attention in.
+def load_from_folder(config: EngineConfig) -> tuple[torch.nn.Module, int]:
+    """Load the weights of `config.model`; returns the network and the longest sequence in tokens.
 
     Raises:
         UnsupportedModel: the folder can't be served.
@@ -125,15 +120,26 @@ def load_from_folder(config: EngineConfig) -> LoadedModel:
     model_config = AutoConfig.from_pretrained(
         folder, trust_remote_code=False, local_files_only=True
     )
-    # Families spell it differently in the file; the configuration object knows this name for all.
-    trained = getattr(model_config, "max_position_embeddings", None)
-    max_model_len = choose_max_model_len(config.max_model_len, trained)
+    max_model_len = choose_max_model_len(config.max_model_len, trained_length(model_config))
     device = torch.device(config.device)
-    network = _load_network(folder, choose_dtype(config.dtype, device)).to(device).eval()
+    return _load_network(folder, choose_dtype(config.dtype, device)).to(
+        device
+    ).eval(), max_model_len
+
+
+def page_attention(network: torch.nn.Module, max_model_len: int) -> LoadedModel:
+    """Put our attention in.
+
+    Raises:
+        NotPaged: the network's layers are beyond it.
+    """
+    name = type(network).__name__
     if not getattr(network, "_supports_attention_backend", False):
-        raise UnsupportedModel(
-            f"{type(network).__name__} doesn't let its attention be replaced, so the paged engine "
-            "can't run it; choose another model."
+        raise NotPaged(f"{name} doesn't let its attention be replaced")
+    if has_positions_by_length(network.config, max_model_len):
+        raise NotPaged(
+            f"{name} turns positions by another measure in sequences beyond its original length, "
+            f"and a sequence may have {max_model_len:,} tokens"
         )
     AttentionInterface.register(ATTENTION_NAME, _paged_attention)
     network.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
@@ -163,7 +169,6 @@ def _load_network(folder: Path, dtype: torch.dtype) -> torch.nn.Module:
     network, report = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,
-        attn_implementation=PLAIN_ATTENTION_NAME,
         trust_remote_code=False,
         local_files_only=True,
         use_safetensors=True,
@@ -198,18 +203,14 @@ def _paged_attention(
     """
     backend: AttentionBackend | None = kwargs.get("paged_attention")
     if backend is None:
-        raise UnsupportedModel(
-            f"{type(module).__name__} doesn't pass arguments through to its attention, so the "
-            "paged engine can't run it; choose another model."
-        )
-    if kwargs.get("s_aux") is not None:
-        raise UnsupportedModel("The model uses attention sinks, which are not supported yet.")
+        raise NotPaged(f"{type(module).__name__} doesn't get the arguments of the forward")
     layer = module.layer_idx
     assert isinstance(layer, int)
     options = AttentionOptions(
         scale=kwargs.get("scaling") or query.shape[-1] ** -0.5,
         window=kwargs.get("sliding_window"),
         softcap=kwargs.get("softcap"),
+        sinks=kwargs.get("s_aux"),
     )
     out = backend.attend(
         layer,

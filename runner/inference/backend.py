@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
 from runner.inference.requests import LineRequest
 
@@ -84,6 +85,7 @@ class Backend(Protocol):
 
     rows: int  # sequences it runs at once
     description: str
+    lane: Lane
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
         """Parse and tokenise a line.

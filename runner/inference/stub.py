@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
+from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
 from runner.inference.backend import (
     Completion,
@@ -40,9 +41,12 @@ class _Running:
 class StubBackend:
     """Runs ``rows`` choices at once, one word per choice and step."""
 
-    def __init__(self, rows: int = 1024, step_ms: float = 0.0, crash_on: str = "") -> None:
+    def __init__(
+        self, rows: int = 1024, step_ms: float = 0.0, crash_on: str = "", slow_because: str = ""
+    ) -> None:
         self.rows = rows
         self.description = f"stub: {rows} rows, {step_ms} ms per step"
+        self.lane = Lane("stub", slow_because)
         self._step_seconds = step_ms / 1000
         self._crash_on = crash_on
         self._lines = OpenLines()
@@ -58,6 +62,7 @@ class StubBackend:
             rows=int(options.get("rows", 1024)),
             step_ms=float(options.get("step_ms", 0)),
             crash_on=options.get("crash_on", ""),
+            slow_because=options.get("slow_because", ""),
         )
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:

@@ -24,6 +24,7 @@ CHUNK_BYTES = 1024**2
 INPUT_PURPOSE = "batch"
 OUTPUT_PURPOSE = "batch_output"
 _FILENAME_LETTERS = 255
+SHORTEST_LIFE, LONGEST_LIFE = 3_600, 2_592_000  # seconds that a caller may ask for
 _INPUT_LIFE = timedelta(days=30)
 
 
@@ -222,9 +223,11 @@ def purge_deleted(session: Session, limit: int = 20) -> int:
 
 def check_expiry_seconds(seconds: int | None, param: str) -> None:
     """The contract's bounds of a file's life: one hour to thirty days."""
-    if seconds is not None and not 3_600 <= seconds <= 2_592_000:
+    if seconds is not None and not SHORTEST_LIFE <= seconds <= LONGEST_LIFE:
         raise InvalidRequest(
-            f"{param} must be between 3600 and 2592000 (one hour to thirty days).", param=param
+            f"{param} must be between {SHORTEST_LIFE} and {LONGEST_LIFE} "
+            "(one hour to thirty days).",
+            param=param,
         )
 
 

@@ -24,6 +24,9 @@ from runner.services.pages import Page, cut
 from runner.services.repeats import key_reused
 
 WINDOWS = {"24h": timedelta(hours=24)}
+ON_INVALID = ("fail", "skip")
+MAX_PRIORITY = 100  # and as much below 0
+METADATA_KEYS, METADATA_KEY_LETTERS, METADATA_LETTERS = 16, 64, 512
 _REPEAT_WITHIN = timedelta(minutes=10)  # a client's retry of a create comes within this time
 
 
@@ -166,10 +169,12 @@ def _check(new: NewJob) -> None:
         raise InvalidRequest(
             f"completion_window must be one of {', '.join(WINDOWS)}.", param="completion_window"
         )
-    if new.on_invalid not in ("fail", "skip"):
+    if new.on_invalid not in ON_INVALID:
         raise InvalidRequest("on_invalid must be 'fail' or 'skip'.", param="on_invalid")
-    if not -100 <= new.priority <= 100:
-        raise InvalidRequest("priority must be between -100 and 100.", param="priority")
+    if not -MAX_PRIORITY <= new.priority <= MAX_PRIORITY:
+        raise InvalidRequest(
+            f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.", param="priority"
+        )
     files.check_expiry_seconds(new.output_expires_seconds, "output_expires_after.seconds")
     check_defaults(new.defaults)
     _check_metadata(new.metadata)
@@ -178,12 +183,15 @@ def _check(new: NewJob) -> None:
 def _check_metadata(metadata: dict[str, str] | None) -> None:
     if metadata is None:
         return
-    if len(metadata) > 16:
-        raise InvalidRequest("metadata has at most 16 keys.", param="metadata")
+    if len(metadata) > METADATA_KEYS:
+        raise InvalidRequest(f"metadata has at most {METADATA_KEYS} keys.", param="metadata")
     for key, value in metadata.items():
-        if len(key) > 64 or len(value) > 512 or "\x00" in key + value:
+        if "\0" in key + value:
+            raise InvalidRequest("metadata must not hold a NUL character.", param="metadata")
+        if len(key) > METADATA_KEY_LETTERS or len(value) > METADATA_LETTERS:
             raise InvalidRequest(
-                f"metadata keys have at most 64 characters, values at most 512: {key[:64]!r}.",
+                f"metadata keys have at most {METADATA_KEY_LETTERS} characters, values at most "
+                f"{METADATA_LETTERS}: {key[:METADATA_KEY_LETTERS]!r}.",
                 param="metadata",
             )
 

@@ -6,8 +6,9 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from runner.db.models import Usage
+from runner.db.models import Usage, Worker
 from runner.domain.ids import ProjectId
+from runner.domain.lanes import Lane
 from runner.services.job_records import JobRecord
 from runner.services.jobs import get_job
 
@@ -22,6 +23,14 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneUse:
+    """How many of a job's billed lines ran in a lane."""
+
+    lane: Lane
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobReport:
     """One job's figures. Money is in integer nano-units, times are in microseconds."""
 
@@ -33,6 +42,7 @@ class JobReport:
     queue: Percentiles
     first_token: Percentiles
     total: Percentiles
+    lanes: tuple[LaneUse, ...]
 
 
 _QUANTILES = (0.5, 0.9, 0.99)
@@ -62,7 +72,21 @@ def job_report(session: Session, project_id: ProjectId, job_id: UUID) -> JobRepo
         queue=_percentiles(sums[4]),
         first_token=_percentiles(sums[5]),
         total=_percentiles(sums[6]),
+        lanes=lane_uses(session, job_id),
     )
+
+
+def lane_uses(session: Session, job_id: UUID) -> tuple[LaneUse, ...]:
+    """The lanes of the workers that answered a job's billed lines, the busiest first."""
+    lines = func.count().label("lines")
+    rows = session.execute(
+        select(Worker.lane, Worker.lane_reason, lines)
+        .join(Usage, Usage.worker_id == Worker.id)
+        .where(Usage.job_id == job_id)
+        .group_by(Worker.lane, Worker.lane_reason)
+        .order_by(lines.desc(), Worker.lane, Worker.lane_reason)
+    )
+    return tuple(LaneUse(Lane(name, reason), count) for name, reason, count in rows)
 
 
 def _percentiles(values: list[int] | None) -> Percentiles:

@@ -153,8 +153,15 @@ class EngineWorker:
     def _announce(self, context: WorkerContext, backend: Backend, metrics_address: str) -> None:
         description = f"{backend.description}, metrics: {metrics_address}"
         with context.sessions.begin() as session:
-            mark_ready(session, context.worker_id, description, backend.rows)
+            mark_ready(session, context.worker_id, description, backend.rows, backend.lane)
         logger.info("Ready: %s", description, extra={"action": "worker_ready"})
+        if backend.lane.reason:
+            logger.warning(
+                "The model runs in the slower %s lane: %s.",
+                backend.lane.name,
+                backend.lane.reason,
+                extra={"action": "worker_lane"},
+            )
 
     def _beat_until(self, context: WorkerContext, loaded: threading.Event) -> None:
         while not loaded.wait(_BEAT_WHILE_LOADING_SECONDS):

@@ -135,6 +135,7 @@ def test_a_worker_drains_what_waits_and_what_comes(
     assert list(workshop.errors(second)) == [("bad", "unsupported_value")]
     row = workshop.worker(live.id)
     assert (row.state, row.rows, row.pid) == ("ready", 64, os.getpid())
+    assert (row.lane, row.lane_reason) == ("stub", "")
     live.stop()
     row = workshop.worker(live.id)
     assert (row.state, row.end_reason, row.stale_results) == ("ended", "drained", 0)

@@ -12,6 +12,7 @@ from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 from engine.tokenizer import Tokenizer
 from runner.config import Settings
+from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
 from runner.inference.backend import (
     Completion,
@@ -38,6 +39,7 @@ class LocalBackend:
         self._lines = OpenLines()
         self.rows = self._engine.max_num_seqs
         self.description = self._engine.description
+        self.lane = Lane(self._engine.lane, self._engine.lane_reason)
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
         """Parse a line and turn its prompts into token ids."""

@@ -28,6 +28,11 @@ def new_database(services: ServiceUrls, template: str = "template1") -> Iterator
         connection.execute(sql.SQL("DROP DATABASE {}").format(name))
 
 
+def name_of(database_url: str) -> str:
+    """The name of the database that an address leads to."""
+    return database_url.partition("?")[0].rpartition("/")[2]
+
+
 def empty(database_url: str) -> None:
     """Take every row out, whoever else still looks at them."""
     with _connect(database_url) as connection:
