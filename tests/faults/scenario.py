@@ -27,6 +27,7 @@ from runner.db import migrate
 from runner.db.models import Job, Model, Result, Shard, Worker
 from runner.db.session import create_session_factory
 from runner.domain.ids import JOB_PREFIX, ModelId, WorkerId, decode, encode
+from runner.domain.lanes import Lane
 from runner.domain.leases import Lease
 from runner.domain.states import LIVE_WORKER_STATES, PENDING_SHARD_STATES, JobState, ShardState
 from runner.doorbell import connect_doorbell
@@ -181,7 +182,7 @@ class Actor:
             new = workers.NewWorker("engine", socket.gethostname(), pid, model_id)
             worker_id = workers.register_worker(session, new)
         with self.sessions.begin() as session:
-            workers.mark_ready(session, worker_id, "a worker of a test", 8)
+            workers.mark_ready(session, worker_id, "a worker of a test", 8, Lane("stub"))
         claim = leases.Claim(worker_id, model_id, shards, 60.0, holds=False)
         with self.sessions.begin() as session:
             return pid, worker_id, leases.claim_shards(session, claim)
