@@ -9,7 +9,7 @@ WORKLOAD ?= bench/workloads/mixed-16.jsonl
 EXAMPLES ?= 500
 TEST_PROCESSES ?= 2
 
-.PHONY: help install demo test check bench fuzz clean
+.PHONY: help install demo test check bench bench-peers fuzz clean
 
 help:  ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ bench: $(STAMP)  ## Run a workload through the engine alone (MODEL=, WORKLOAD=)
 fuzz: $(STAMP)  ## Search longer for requests, calls and lines that break the API (EXAMPLES=)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -o timeout=0 \
 	  tests/web/test_api_fuzz.py tests/web/test_wire_machine.py tests/runner/test_line_fuzz.py
+
+bench-peers: $(STAMP)  ## Tokenmill beside vLLM, OpenVINO and static batches (MODEL_FOLDER=; about an hour)
+	$(BIN)/python bench/compare.py --model $(MODEL_FOLDER)
 
 clean:  ## Remove the environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -7,15 +7,19 @@ padded to the longest sequence.
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from engine.attention import AttentionBackend
 from engine.attention.backend import BatchLayout
 from engine.logits import edit_logits, read_logprobs
 from engine.models import LoadedModel
+from engine.pooler import Chunk, pool_chunks
+from engine.pooling import Vector
 from engine.request import Request
 from engine.sampler import sample
 from engine.token_logprobs import TokenLogprobs
+from engine.tracing import stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +27,16 @@ class StepResult:
     """For each request of the step, in its order.
 
     Attributes:
-        token_ids: the token that follows its last computed one.
-        finite: False where the logits hold NaN or infinity; that token means nothing.
+        token_ids: the token that follows its last computed one; None where states are pooled.
+        finite: False where logits or states hold NaN or infinity; what came of them means nothing.
         logprobs: of that token, for the requests that ask for them and need the token.
+        states: [hidden], what the step adds to the request's pooled states, where it has any.
     """
 
-    token_ids: list[int]
+    token_ids: list[int | None]
     finite: list[bool]
     logprobs: list[TokenLogprobs | None]
+    states: list[Vector | None]
 
 
 class Runner(Protocol):
@@ -58,32 +64,49 @@ class ModelRunner:
     def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
         """Compute the next `num_tokens[i]` tokens of `requests[i]`, whose blocks are reserved.
 
-        Every request gets logits, a chunk that ends inside its prompt too: NaN anywhere in the
-        chunk reaches its last row, so the blocks of a bad chunk are never shared.
+        Every request that generates gets logits, a chunk that ends inside its prompt too: NaN
+        anywhere in the chunk reaches its last row, so the blocks of a bad chunk are never shared.
         """
         order = sorted(range(len(requests)), key=lambda i: _row_order(requests[i], num_tokens[i]))
         rows = [(requests[i], num_tokens[i]) for i in order]
-        drawn = draw_step(self._forward(rows)[:, : self._num_token_ids], rows)
+        generating = [row for row, (request, _) in enumerate(rows) if request.pooled is None]
+        hidden, logits = self._forward(rows, generating)
+        states = {} if hidden is None else _pool(hidden, rows)
+        finite = {row: bool(np.isfinite(vector).all()) for row, vector in states.items()}
+        token_ids: dict[int, int | None] = {}
+        logprobs: dict[int, TokenLogprobs | None] = {}
+        if generating:
+            drawn = draw_step(logits[:, : self._num_token_ids], [rows[row] for row in generating])
+            token_ids = dict(zip(generating, drawn.token_ids, strict=True))
+            finite.update(zip(generating, drawn.finite, strict=True))
+            logprobs = dict(zip(generating, drawn.logprobs, strict=True))
         row_of = sorted(range(len(order)), key=order.__getitem__)
         return StepResult(
-            [drawn.token_ids[row] for row in row_of],
-            [drawn.finite[row] for row in row_of],
-            [drawn.logprobs[row] for row in row_of],
+            [token_ids.get(row) for row in row_of],
+            [finite[row] for row in row_of],
+            [logprobs.get(row) for row in row_of],
+            [states.get(row) for row in row_of],
         )
 
     def forget(self, request: Request) -> None:
         """The pool's blocks belong to the block manager: nothing is kept here."""
 
-    def _forward(self, rows: list[tuple[Request, int]]) -> torch.Tensor:
-        """[rows, vocab]: the logits after each row's last token of this step."""
+    def _forward(
+        self, rows: list[tuple[Request, int]], generating: list[int]
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """The states of all tokens of this step, if any row is pooled, and some rows' logits.
+
+        Returns:
+            [tokens, hidden] or None, and [generating, vocab], after each row's last token.
+        """
         token_ids: list[int] = []
         positions: list[int] = []
-        last_rows: list[int] = []
+        last_tokens: list[int] = []
         for request, num_tokens in rows:
             start = request.num_computed_tokens
             token_ids += request.token_ids[start : start + num_tokens]
             positions += range(start, start + num_tokens)
-            last_rows.append(len(token_ids) - 1)
+            last_tokens.append(len(token_ids) - 1)
         self._attention.begin(
             BatchLayout(
                 query_lens=[n for _, n in rows],
@@ -92,20 +115,38 @@ class ModelRunner:
             )
         )
         device = self._model.device
-        return self._model.logits(
+        packed = (
             torch.tensor(token_ids, device=device),
             torch.tensor(positions, device=device),
-            torch.tensor(last_rows, device=device),
+            torch.tensor([last_tokens[row] for row in generating], device=device, dtype=torch.long),
             self._attention,
         )
+        if len(generating) == len(rows):
+            return None, self._model.logits(*packed)
+        return self._model.hidden_and_logits(*packed)
+
+
+def _pool(hidden: torch.Tensor, rows: list[tuple[Request, int]]) -> dict[int, Vector]:
+    """What the chunk of each pooled row adds to its request's states, by row."""
+    chunks: dict[int, Chunk] = {}
+    start = 0
+    for row, (request, num_tokens) in enumerate(rows):
+        if request.pooled is not None:
+            chunks[row] = Chunk(start, start + num_tokens, request.pooled.params.pooling)
+        start += num_tokens
+    return dict(zip(chunks, pool_chunks(hidden, list(chunks.values())), strict=True))
 
 
 def draw_step(logits: torch.Tensor, rows: list[tuple[Request, int]]) -> StepResult:
     """A token for each row of [rows, ids that may be sampled], in their order."""
     finite = logits.sum(-1, dtype=torch.float32).isfinite()
-    sampled, logprobs = _draw(logits, rows)
+    with stretch("sampling"):
+        sampled, logprobs = _draw(logits, rows)
     return StepResult(
-        sampled.tolist(), finite.tolist(), [logprobs.get(row) for row in range(len(rows))]
+        sampled.tolist(),
+        finite.tolist(),
+        [logprobs.get(row) for row in range(len(rows))],
+        [None] * len(rows),
     )
 
 

@@ -11,8 +11,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Folders and files whose tests wait for whole processes to start, work and stop.
 _LONG = ("e2e", "faults", "test_embedded.py", "test_supervisor_cli.py", "test_supervisor.py")
-# Both ask the installation with the real model that the fixture ``server`` starts.
-_ONE_INSTALLATION = ("tests/e2e/test_openai_client.py", "tests/e2e/test_cli.py")
+# They ask the installation with the real model that the fixture ``server`` starts.
+_ONE_INSTALLATION = (
+    "tests/e2e/test_openai_client.py",
+    "tests/e2e/test_cli.py",
+    "tests/e2e/test_profile.py",
+)
 
 
 class WholeFiles(LoadScopeScheduling):

@@ -1,5 +1,7 @@
 """The only file that adapts to transformers: loading, our attention, one packed forward."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from engine.config import EngineConfig
 from engine.errors import NotPaged, UnsupportedModel
 from engine.models.folder import choose_max_model_len, read_settings
 from engine.models.positions import has_positions_by_length, trained_length
+from engine.tracing import stretch
 
 ATTENTION_NAME = "tokenmill_paged"
 PLAIN_ATTENTION_NAME = "eager"
@@ -26,6 +29,7 @@ class LoadedModel:
         shapes: the KV cache of each attention layer.
         vocab_size: rows of the embedding; every token id must be below.
         max_model_len: longest sequence in tokens.
+        hidden_size: length of the states after the final norm; None where they can't be had.
         device, dtype: where and in what the forward runs.
         name: class of the model, for people.
     """
@@ -39,6 +43,7 @@ class LoadedModel:
         self.dtype = weight.dtype
         self.name = type(network).__name__
         self.shapes = self._record_shapes()
+        self._backbone, self.hidden_size = self._find_backbone()
 
     def logits(
         self,
@@ -68,6 +73,31 @@ class LoadedModel:
         logits: torch.Tensor = output.logits[0]
         return logits
 
+    def hidden_and_logits(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        attention: AttentionBackend,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `logits`, with the states after the final norm that they are made of.
+
+        Returns:
+            [tokens, hidden] of all tokens, and [rows, vocab]. Without rows the head does not run.
+        """
+        with _listening(self._backbone) as states:
+            if len(rows):
+                logits = self.logits(token_ids, positions, rows, attention)
+            else:
+                self._backbone(
+                    input_ids=token_ids[None],
+                    position_ids=positions[None],
+                    use_cache=False,
+                    paged_attention=attention,
+                )
+                logits = torch.empty(0, self.vocab_size, device=self.device)
+        return states[0][0], logits
+
     def plain_logits(self, token_ids: list[int]) -> torch.Tensor:
         """[tokens, vocab] of one sequence by transformers' own attention, for comparison."""
         self._network.set_attn_implementation(PLAIN_ATTENTION_NAME)  # type: ignore[operator]
@@ -90,6 +120,21 @@ class LoadedModel:
         self._check_layer_types(recorder)
         return [recorder.shapes[layer] for layer in layers]
 
+    @torch.inference_mode()
+    def _find_backbone(self) -> tuple[torch.nn.Module, int | None]:
+        """All that is below the head, the final norm included, and the length of its states.
+
+        Most families call their `base_model`; some go past it to the decoder inside.
+        """
+        first = torch.zeros(1, dtype=torch.long, device=self.device)
+        for find in (lambda: self._network.base_model, self._network.get_decoder):
+            backbone: torch.nn.Module = find()  # type: ignore[assignment, operator]
+            with _listening(backbone) as states:
+                self.logits(first, first, first, _ShapeRecorder())
+            if states and backbone is not self._network:
+                return backbone, int(states[0].shape[-1])
+        return self._network, None
+
     def _check_layer_types(self, recorder: "_ShapeRecorder") -> None:
         """Keep out layers whose mask goes beyond causal and a window that attention is told of.
 
@@ -101,6 +146,17 @@ class LoadedModel:
             is_windowed = kind == "sliding_attention" and recorder.windows.get(layer) is not None
             if kind != "full_attention" and not is_windowed:
                 raise NotPaged(f"{self.name} has layers of type {kind}")
+
+
+@contextmanager
+def _listening(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Collect the first output of each call of a module, as long as the context lasts."""
+    heard: list[torch.Tensor] = []
+    hook = module.register_forward_hook(lambda _module, _inputs, output: heard.append(output[0]))
+    try:
+        yield heard
+    finally:
+        hook.remove()
 
 
 def load_from_folder(config: EngineConfig) -> tuple[torch.nn.Module, int]:
@@ -212,13 +268,14 @@ def _paged_attention(
         softcap=kwargs.get("softcap"),
         sinks=kwargs.get("s_aux"),
     )
-    out = backend.attend(
-        layer,
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        options,
-    )
+    with stretch("attention"):
+        out = backend.attend(
+            layer,
+            query[0].transpose(0, 1),
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            options,
+        )
     return out[None], None
 
 

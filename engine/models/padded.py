@@ -29,6 +29,7 @@ class PaddedModel:
         replays: extending gives other logits than a whole prompt does, in transformers too, so a
             sequence must come back the way it came; found out by the probe.
         vocab_size: rows of the embedding; every token id must be below.
+        hidden_size: None; states come out of this lane in too many shapes to be pooled.
         max_model_len: longest sequence in tokens.
         device, dtype: where and in what the forward runs.
         name: class of the model, for people.
@@ -45,6 +46,7 @@ class PaddedModel:
         self.reason = reason
         self.batches = False
         self.replays = False
+        self.hidden_size: int | None = None
         self.max_model_len = max_model_len
         weight: torch.Tensor = self._network.get_input_embeddings().weight
         self.vocab_size = int(weight.shape[0])

@@ -5,7 +5,7 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from runner.cli import bench, demo, jobs, keys, lifecycle, models, run
+from runner.cli import bench, demo, jobs, keys, lifecycle, models, profile, run
 from runner.cli.console import ExitCode
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 lifecycle.register(app)
 jobs.register(app)
 app.command()(run.run)
+app.command()(profile.profile)
 app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")

@@ -142,6 +142,11 @@ def show(
             ("lane", "lines", "why not faster"),
             [(use.lane.name, use.lines, escape(use.lane.reason)) for use in report.lanes],
         )
+    if report.truncated_lines:
+        typer.echo(
+            f"{report.truncated_lines:,} prompts were shortened, "
+            f"by {report.truncated_tokens:,} tokens in all."
+        )
 
 
 @app.command()

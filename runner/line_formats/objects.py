@@ -1,11 +1,14 @@
 """The lines of output and error files, and the answers in them, as types."""
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0)]
 LineId = Annotated[str, Meta(pattern="^batch_req_[0-9a-z]{26}_[0-9]+$")]
+TruncatedTokens = Annotated[
+    int, Meta(description="By how many tokens the prompt was shortened; absent where not.", ge=1)
+]
 FinishReason = Literal["stop", "length"]
 Logprob = Annotated[float, Meta(description="Natural logarithm; -9999 for the impossible.", le=0)]
 
@@ -98,6 +101,7 @@ class ChatCompletion(TypedDict):
     choices: list[ChatChoice]
     usage: LineUsage
     system_fingerprint: None
+    truncated_prompt_tokens: NotRequired[TruncatedTokens]
 
 
 class TextCompletion(TypedDict):
@@ -110,6 +114,7 @@ class TextCompletion(TypedDict):
     choices: list[TextChoice]
     usage: LineUsage
     system_fingerprint: None
+    truncated_prompt_tokens: NotRequired[TruncatedTokens]
 
 
 class LineFailure(TypedDict):

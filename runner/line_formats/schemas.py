@@ -10,7 +10,15 @@ import msgspec
 
 from runner.domain.lines import MAX_CUSTOM_ID, BodyHead, Line
 from runner.inference.bodies import ChatBody, CompletionBody
-from runner.line_formats.objects import ChatCompletion, FailedLine, TextCompletion, UnfinishedLine
+from runner.inference.embeddings import EmbeddingsBody
+from runner.inference.responses import ResponsesBody
+from runner.line_formats.objects import (
+    ChatCompletion,
+    FailedLine,
+    TextCompletion,
+    UnfinishedLine,
+)
+from runner.line_formats.vectors_and_responses import EmbeddingList, ResponseObject
 
 Schema = dict[str, Any]
 
@@ -29,6 +37,8 @@ class LineFormat:
 FORMATS = {
     "/v1/chat/completions": LineFormat("Chat", ChatBody, ChatCompletion),
     "/v1/completions": LineFormat("Completion", CompletionBody, TextCompletion),
+    "/v1/embeddings": LineFormat("Embeddings", EmbeddingsBody, EmbeddingList),
+    "/v1/responses": LineFormat("Response", ResponsesBody, ResponseObject),
 }
 
 

@@ -7,6 +7,7 @@ back.
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
@@ -18,10 +19,11 @@ from runner.config import Settings
 from runner.db.clock import seconds_from_now
 from runner.db.copy import copy_rows
 from runner.db.models import File, Job, JobError, Result, Shard, WorkItem
-from runner.db.session import SessionFactory
+from runner.db.outages import outage_of
+from runner.db.session import OUTAGES, SessionFactory
 from runner.domain.answers import error_body, refusal_line
 from runner.domain.defaults import Defaults
-from runner.domain.errors import IngestLost, NotFound
+from runner.domain.errors import IngestLost, NotFound, StorageFull
 from runner.domain.ids import ModelId, item_id
 from runner.domain.intake import Accepted, Intake, LineFault, Refused
 from runner.domain.lines import LineError, RawLine, split_lines
@@ -47,6 +49,7 @@ def run_ingest(sessions: SessionFactory, settings: Settings, job_id: UUID) -> bo
     Returns False when there was nothing to do: the job is past validating, was cancelled
     meanwhile, or another worker reads it.
     """
+    job: Job | None = None
     try:
         with sessions.begin() as session:
             if not _is_alone(session, job_id):
@@ -59,6 +62,10 @@ def run_ingest(sessions: SessionFactory, settings: Settings, job_id: UUID) -> bo
             hit(FailPoint.INGEST_BEFORE_COMMIT)
     except IngestLost:
         return False
+    except OUTAGES as error:
+        if job is not None and isinstance(outage_of(error), StorageFull):
+            _forgive(sessions, job)
+        raise
     hit(FailPoint.INGEST_AFTER_COMMIT)
     with sessions.begin() as session:
         close_if_drained(session, job_id)
@@ -100,6 +107,23 @@ def _take(sessions: SessionFactory, settings: Settings, job_id: UUID) -> Job | N
             )
             .returning(Job)
         ).one_or_none()
+
+
+def _forgive(sessions: SessionFactory, job: Job) -> None:
+    """Take a read back that a full disk ended: the file is not at fault.
+
+    The number may be used again: who had it reads no more, and nobody has a later one.
+    """
+    with suppress(*OUTAGES), sessions.begin() as session:
+        session.execute(
+            update(Job)
+            .where(
+                Job.id == job.id,
+                Job.state == JobState.VALIDATING,
+                Job.ingest_epoch == job.ingest_epoch,
+            )
+            .values(ingest_epoch=Job.ingest_epoch - 1, ingest_expires_at=None)
+        )
 
 
 @dataclass(slots=True)

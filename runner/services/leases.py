@@ -87,6 +87,21 @@ def renew_leases(
     )
 
 
+def revive_leases(
+    session: Session, worker_id: WorkerId, keys: Iterable[ShardKey], lease_seconds: float
+) -> None:
+    """After an outage: take up again what lapsed while nobody could renew it.
+
+    A lease that was freed since is left alone: its state, worker or epoch is another by now.
+    """
+    for key in sorted(keys, key=lambda key: (key.job_id, key.shard_no)):  # as others lock them
+        session.execute(
+            update(Shard)
+            .where(*held_by(worker_id, key))
+            .values(lease_expires_at=seconds_from_now(lease_seconds))
+        )
+
+
 def lock_live(session: Session, worker_id: WorkerId, keys: set[ShardKey]) -> dict[ShardKey, int]:
     """Lock the shards whose lease is live; tells how many lines each still lacks.
 

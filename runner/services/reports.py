@@ -32,12 +32,17 @@ class LaneUse:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """One job's figures. Money is in integer nano-units, times are in microseconds."""
+    """One job's figures. Money is in integer nano-units, times are in microseconds.
+
+    ``truncated_lines`` were answered from a shortened prompt, which lost ``truncated_tokens``.
+    """
 
     job: JobRecord
     billed_lines: int
     preemptions: int
     recomputed_tokens: int
+    truncated_lines: int
+    truncated_tokens: int
     device_us: int
     queue: Percentiles
     first_token: Percentiles
@@ -56,10 +61,13 @@ def job_report(session: Session, project_id: ProjectId, job_id: UUID) -> JobRepo
             func.count(),
             func.coalesce(func.sum(Usage.preemptions), 0),
             func.coalesce(func.sum(Usage.recomputed_tokens), 0),
+            func.count().filter(Usage.truncated_tokens > 0),
+            func.coalesce(func.sum(Usage.truncated_tokens), 0),
             func.coalesce(func.sum(Usage.device_us), 0),
             *(
                 func.percentile_disc(list(_QUANTILES)).within_group(column)
-                for column in (Usage.queue_us, Usage.first_token_us, Usage.total_us)
+                # An embedding has no first token.
+                for column in (Usage.queue_us, func.nullif(Usage.first_token_us, 0), Usage.total_us)
             ),
         ).where(Usage.job_id == job_id)
     ).one()
@@ -68,10 +76,12 @@ def job_report(session: Session, project_id: ProjectId, job_id: UUID) -> JobRepo
         billed_lines=sums[0],
         preemptions=int(sums[1]),
         recomputed_tokens=int(sums[2]),
-        device_us=int(sums[3]),
-        queue=_percentiles(sums[4]),
-        first_token=_percentiles(sums[5]),
-        total=_percentiles(sums[6]),
+        truncated_lines=sums[3],
+        truncated_tokens=int(sums[4]),
+        device_us=int(sums[5]),
+        queue=_percentiles(sums[6]),
+        first_token=_percentiles(sums[7]),
+        total=_percentiles(sums[8]),
         lanes=lane_uses(session, job_id),
     )
 

@@ -18,7 +18,7 @@ from runner.supervisor.errors import SupervisorError
 from runner.supervisor.port import usable_port
 from runner.supervisor.spec import UpOptions, process_table, remove_beat_schedule
 from runner.supervisor.supervisor import Plan
-from runner.supervisor.up_state import UpState, already_running, is_up
+from runner.supervisor.up_state import UpState, already_running, is_up, read_up_state
 
 
 def make_plan(
@@ -31,7 +31,8 @@ def make_plan(
     # Before the port is looked at: the other supervisor may hold that too.
     if is_up(settings.data_dir):
         raise already_running(settings.data_dir)
-    options = dataclasses.replace(options, port=usable_port(options.host, options.port))
+    if not _is_held_by_remnants(settings, options.port):
+        options = dataclasses.replace(options, port=usable_port(options.host, options.port))
     forget_marks(settings.failpoint_marks)
     arm_failpoints(settings)
 
@@ -58,6 +59,13 @@ def make_plan(
         tell=tell,
         on_ready=on_ready,
     )
+
+
+def _is_held_by_remnants(settings: Settings, port: int) -> bool:
+    """Whether a web process of a killed supervisor has the port: it is ended before ours starts."""
+    state = read_up_state(settings.data_dir)
+    web = state.children.get("web") if state is not None and state.port == port else None
+    return web is not None and web.find() is not None
 
 
 def services_of(settings: Settings) -> EmbeddedServices:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from engine import attention
 from engine.config import EngineConfig
 from engine.errors import InvalidParams, UnsupportedModel
-from engine.models import LoadedModel, hf, load_model, probe
+from engine.models import LoadedModel, PaddedModel, hf, load_model, probe
 from engine.models.folder import UNTOLD_LENGTH, choose_max_model_len
 from engine.models.positions import has_positions_by_length, trained_length
 
@@ -128,12 +128,15 @@ def test_dtype_follows_the_request_or_the_hardware(llama_folder: Path) -> None:
     assert automatic is (torch.bfloat16 if is_native else torch.float32)
 
 
-@pytest.mark.parametrize("family", ["mixtral", "mamba"])
-def test_rounding_of_bfloat16_does_not_choose_the_lane(tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize(("family", "kind"), [("mixtral", LoadedModel), ("mamba", PaddedModel)])
+def test_rounding_of_bfloat16_does_not_choose_the_lane(
+    tmp_path: Path, family: str, kind: type
+) -> None:
     # With these weights the logits of chunks, steps and batches round far apart.
     settings = {"num_hidden_layers": 2, "num_local_experts": 4, "state_size": 8}
     folder = save_model(tmp_path, family, initializer_range=0.05, **settings)
-    model = load_model(EngineConfig(model=folder, dtype="bfloat16"))
+    model = load_model(EngineConfig(model=folder, dtype="bfloat16", block_size=8))
+    assert isinstance(model, kind)
     assert isinstance(model, LoadedModel) or model.batches
     kept = model._network.state_dict()
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).state_dict()

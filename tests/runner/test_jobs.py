@@ -31,7 +31,7 @@ def test_a_created_job_waits_for_its_file_to_be_read(workshop: Workshop) -> None
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, "endpoint"),
         ({"completion_window": "1h"}, "completion_window"),
         ({"on_invalid": "ask"}, "on_invalid"),
         ({"priority": 101}, "priority"),

@@ -53,6 +53,7 @@ PROMPT = st.one_of(
     st.lists(st.text(max_size=3), max_size=3),
     VALUES,
 )
+ASKED_IN = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 # Values that some field takes, so that the checks behind the types are reached.
 LIKELY = st.one_of(
     *(st.integers(-2, 70), st.floats(-3, 3), st.booleans(), st.sampled_from(["x", "none", ""])),
@@ -68,10 +69,11 @@ def documents(draw: st.DrawFn) -> bytes:
         "model": draw(VALUES) if not draw(MOSTLY) else MODEL,
         "messages": draw(st.lists(MESSAGE, min_size=1, max_size=2)),
         "prompt": draw(PROMPT),
+        "input": draw(PROMPT),
     }
     url = draw(ENDPOINT)
-    for name in ("messages" if url == "/v1/completions" else "prompt",):
-        if draw(MOSTLY):
+    for name in ("messages", "prompt", "input"):
+        if name != ASKED_IN.get(url, "input") and draw(MOSTLY):
             del body[name]
     if draw(MOSTLY):
         body |= draw(st.dictionaries(st.sampled_from(FIELDS), LIKELY, max_size=2))

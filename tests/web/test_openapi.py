@@ -27,6 +27,14 @@ ROOT = Path(__file__).parents[2]
 RAISED_IN = ("web", "runner/services", "runner/domain", "runner/inference/requests.py")
 RAISED_IN = (*RAISED_IN, "runner/inference/sampling.py", "runner/inference/bodies.py")
 NOT_ON_THE_WIRE = {"ingest_lost"}
+OTHERS: dict[str, dict[str, object]] = {
+    "/v1/embeddings": {"input": ["Once", "Twice"], "encoding_format": "base64"},
+    "/v1/responses": {
+        "input": "Once",
+        "top_logprobs": 1,
+        "include": ["message.output_text.logprobs"],
+    },
+}
 PROMPT = {"model": "org/tiny", "prompt": ["Once", "Twice"], "logprobs": 2, "n": 2}
 
 
@@ -135,6 +143,11 @@ def test_lines_and_answers_of_a_whole_run_are_as_the_document_says(
     assert len(failed) == 2
     for answer in failed:
         assert contract.faults("ErrorLine", answer) == []
+    for url, body in OTHERS.items():
+        text = line("d", body={"model": "org/tiny", **body}, url=url)
+        assert contract.faults("InputLine", json.loads(text)) == []
+        (answer,) = lines_of(api, run_batch(text, endpoint=url)["output_file_id"])
+        assert contract.faults("OutputLine", answer) == []
     assert api.get(f"/api/jobs/{batch['id']}/report").status_code == 200
     assert api.get("/v1/batches").status_code == 200
 

@@ -5,7 +5,7 @@ from flask import request
 from runner.domain.errors import InvalidRequest
 
 _HEADER = "Idempotency-Key"
-IDEMPOTENCY_KEY_LETTERS = 255
+KEY_LETTERS = 255
 
 
 def is_retry() -> bool:
@@ -20,9 +20,9 @@ def read_idempotency_key() -> str | None:
         InvalidRequest: it is empty or too long.
     """
     key = request.headers.get(_HEADER)
-    if key is not None and not 1 <= len(key) <= IDEMPOTENCY_KEY_LETTERS:
+    if key is not None and not 1 <= len(key) <= KEY_LETTERS:
         raise InvalidRequest(
-            f"An {_HEADER} has 1 to {IDEMPOTENCY_KEY_LETTERS} characters.",
+            f"An {_HEADER} has 1 to {KEY_LETTERS} characters.",
             code="invalid_idempotency_key",
             param=_HEADER,
         )

@@ -75,6 +75,7 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
             {"name": use.lane.name, "reason": use.lane.reason or None, "lines": use.lines}
             for use in report.lanes
         ],
+        "truncated": {"lines": report.truncated_lines, "tokens": report.truncated_tokens},
     }
 
 

@@ -231,6 +231,21 @@ class LatencyObject(TypedDict):
     total: PercentilesObject
 
 
+class LaneObject(TypedDict):
+    """How the engine ran some of a job's lines, and why not in its faster lane."""
+
+    name: str
+    reason: str | None
+    lines: Count
+
+
+class TruncatedObject(TypedDict):
+    """Prompts that were shortened, and the tokens they lost."""
+
+    lines: Count
+    tokens: Count
+
+
 class ReportObject(TypedDict):
     """The true account of a job, also while it runs."""
 
@@ -244,6 +259,8 @@ class ReportObject(TypedDict):
     device_seconds: Annotated[float, Meta(ge=0)]
     preemptions: Count
     recomputed_tokens: Count
+    lanes: list[LaneObject]
+    truncated: TruncatedObject
 
 
 class Health(TypedDict):

@@ -140,6 +140,7 @@ class Usage(Base):
     device_us: Mapped[int] = mapped_column(BigInteger)
     preemptions: Mapped[int]
     recomputed_tokens: Mapped[int]
+    truncated_tokens: Mapped[int] = mapped_column(server_default="0")  # cut off the prompt
     billed_nano: Mapped[int] = mapped_column(BigInteger)
     run_cost_nano: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
