@@ -7,8 +7,9 @@ still cached for a later request with the same prefix.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
+from itertools import takewhile
 
 from engine.request import Request
 
@@ -75,6 +76,12 @@ class BlockManager:
     def free_after_sharing(self, blocks: Iterable[int]) -> int:
         """Free blocks that would be left if a request took these cached blocks."""
         return self.num_free_blocks - sum(self._ref_counts[block] == 0 for block in blocks)
+
+    def shared_head(self, request: Request, wanted: Collection[int]) -> list[int]:
+        """The request's leading blocks that others hold too, or that are among the `wanted`."""
+        return list(
+            takewhile(lambda b: self._ref_counts[b] > 1 or b in wanted, request.block_table)
+        )
 
     def share(self, request: Request, blocks: list[int]) -> None:
         """Start the request on the cached `blocks` of its prefix."""

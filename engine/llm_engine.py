@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -85,6 +86,16 @@ class LLMEngine:
     def has_unfinished(self) -> bool:
         return bool(self._requests)
 
+    @property
+    def longest_first(self) -> bool:
+        """Whether the longest expected outputs of a priority start first; set it while the queue
+        is all that is left, so that no long output runs on alone at the end."""
+        return self._scheduler.longest_first
+
+    @longest_first.setter
+    def longest_first(self, on: bool) -> None:
+        self._scheduler.longest_first = on
+
     def add_request(
         self,
         request_id: str,
@@ -100,6 +111,9 @@ class LLMEngine:
         """
         self._check_params(params)
         self._check_prompt(request_id, prompt_token_ids, num_output_tokens=1)
+        room = self.max_model_len - len(prompt_token_ids)
+        if params.max_tokens > room:  # admission goes by what can come, not by what was asked
+            params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
         edits = LogitEdits.of(params, prompt_token_ids, self._end_token_ids(params))
         request = Request(request_id, list(prompt_token_ids), params, priority, _now_us(), edits)
         self._requests[request_id] = request
@@ -276,6 +290,8 @@ class LLMEngine:
     ) -> RequestOutput:
         """Take the request out, free its blocks and render its answer."""
         self._scheduler.remove(request)
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._scheduler.lengths.record(request, was_cut=reason is FinishReason.LENGTH)
         self._runner.forget(request)
         del self._requests[request.request_id]
         detokenizer = self._detokenizers.pop(request.request_id, None)

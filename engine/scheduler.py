@@ -8,6 +8,7 @@ preemption are one case. Nothing here touches a device.
 import heapq
 from dataclasses import dataclass, field
 
+from engine.admission import Forecast, OutputLengths
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.request import Request, RequestStatus
@@ -55,8 +56,11 @@ class Scheduler:
         self._whole_prompts = whole_prompts
         self._blocks = blocks
         self._watermark_blocks = int(config.watermark * blocks.num_blocks)
-        # More urgent first (higher priority), then first come; the number breaks ties for good.
-        self._waiting: list[tuple[int, int, Request]] = []
+        self.lengths = OutputLengths()
+        # More urgent first (higher priority), then longest if asked for, then first come; the
+        # number breaks ties for good.
+        self._waiting: list[tuple[int, int, int, Request]] = []
+        self._longest_first = False
         self._order_of: dict[str, int] = {}
         self._num_added = 0
         self._num_steps = 0
@@ -72,6 +76,23 @@ class Scheduler:
     def waiting(self) -> list[Request]:
         """Waiting requests, in no particular order."""
         return [entry[-1] for entry in self._waiting]
+
+    @property
+    def longest_first(self) -> bool:
+        """Whether equals start longest expected output first, not first come first served.
+
+        With all that is left in the queue this keeps the last rows from running on alone: longest
+        processing time first (Graham, "Bounds on multiprocessing timing anomalies", 1969). Before
+        that it would only let short ones wait, and tear prefix neighbours apart.
+        """
+        return self._longest_first
+
+    @longest_first.setter
+    def longest_first(self, on: bool) -> None:
+        if on != self._longest_first:
+            self._longest_first = on
+            self._waiting = [self._entry(request) for request in self.waiting]
+            heapq.heapify(self._waiting)
 
     @property
     def num_waiting(self) -> int:
@@ -127,8 +148,11 @@ class Scheduler:
 
     def _enqueue(self, request: Request) -> None:
         request.status = RequestStatus.WAITING
-        order = self._order_of[request.request_id]
-        heapq.heappush(self._waiting, (-request.priority, order, request))
+        heapq.heappush(self._waiting, self._entry(request))
+
+    def _entry(self, request: Request) -> tuple[int, int, int, Request]:
+        length = self.lengths.remaining(request) if self._longest_first else 0
+        return (-request.priority, -length, self._order_of[request.request_id], request)
 
     def _chunk(self, request: Request, budget: int) -> int:
         if self._whole_prompts:
@@ -186,10 +210,10 @@ class Scheduler:
 
     def _admit(self, plan: StepPlan, now_us: int) -> None:
         """Start waiting requests while tokens, rows and blocks last."""
-        if not self._waiting:
+        if not self._waiting or len(self.running) >= self._config.max_num_seqs:
             return
-        held: list[tuple[int, int, Request]] = []
-        promised = sum(self._blocks.missing_blocks(r) for r in self.running)
+        held: list[tuple[int, int, int, Request]] = []
+        forecast = Forecast(self.running, self._blocks, self.lengths)
         while self._waiting and plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
             request = self._waiting[0][-1]
             prefix = self._blocks.cached_prefix(request)
@@ -198,25 +222,18 @@ class Scheduler:
                 if len(held) == MAX_HELD_PER_STEP:
                     break
                 continue
-            if not self._fits(request, prefix, promised) or self._overruns(request, plan):
+            # The watermark leaves room for decodes to grow; an idle engine needs none.
+            reserve = self._watermark_blocks if self.running else 0
+            if not forecast.allows(request, prefix, reserve) or self._overruns(request, plan):
                 break
             heapq.heappop(self._waiting)
             self._start(request, prefix, now_us)
             num_tokens = self._chunk(request, plan.budget)
             self._blocks.ensure(request, request.num_computed_tokens + num_tokens)
-            promised += self._blocks.missing_blocks(request)
+            forecast.add(request)
             plan.add(request, num_tokens)
         for entry in held:
             heapq.heappush(self._waiting, entry)
-
-    def _fits(self, request: Request, prefix: list[int], promised: int) -> bool:
-        """Whether the whole request fits beside what running requests still have to allocate.
-
-        The watermark leaves room for decodes to grow; an idle engine needs none.
-        """
-        needed = self._blocks.blocks_for(request.num_tokens) - len(prefix)
-        reserve = self._watermark_blocks if self.running else 0
-        return needed + promised + reserve <= self._blocks.free_after_sharing(prefix)
 
     def _overruns(self, request: Request, plan: StepPlan) -> bool:
         """Whether a prompt that can't be cut would lengthen a step that has begun another one."""

@@ -143,6 +143,9 @@ class Backend(Protocol):
     def unfinished(self) -> int:
         """Sequences submitted and not ended: choices of tasks."""
 
+    def expect_more(self, more: bool) -> None:
+        """Whether tasks will follow those in hand; if not, their order may serve a short end."""
+
     def record(self) -> Recording:
         """Begin to record the steps that follow, for a profile.
 

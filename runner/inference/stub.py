@@ -132,6 +132,9 @@ class StubBackend:
         """Sequences submitted and not ended."""
         return len(self._waiting) + len(self._running)
 
+    def expect_more(self, more: bool) -> None:
+        """No matter here: tasks run in the order they came."""
+
     def record(self) -> Recording:
         """Refused: there is no model whose operations could be shown."""
         raise CannotProfile(

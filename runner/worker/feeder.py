@@ -74,6 +74,7 @@ class Feeder:
             hit(FailPoint.CLAIM_AFTER_COMMIT)
         for lease in leases:
             context.book.add(lease, len(lease.idx))
+        self._loop.expect_more(bool(leases))
         return leases
 
     def _feed_all(self, leases: Sequence[Lease]) -> None:

@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import queue
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,11 @@ class _Profile:
     profile: StepProfile
 
 
+@dataclass(frozen=True, slots=True)
+class _Expect:
+    more: bool
+
+
 class _Hold:
     """Let nothing more into the backend."""
 
@@ -36,11 +42,11 @@ class _Stop:
     """The last message."""
 
 
-_Message = _Submit | Revoked | _Profile | _Hold | _Stop
+_Message = _Submit | Revoked | _Profile | _Expect | _Hold | _Stop
 
 
 class StepLoop:
-    """Runs tasks in order of priority, then arrival."""
+    """Runs tasks in order of priority, then arrival; once no more will come, longest first."""
 
     def __init__(
         self,
@@ -54,7 +60,8 @@ class StepLoop:
         self._ended = ended
         self._times = times
         self._mail: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        self._waiting: list[tuple[int, int, Task]] = []
+        self._waiting: list[tuple[int, int, int, Task]] = []
+        self._expects_more = True
         self._arrivals = itertools.count()
         self._inside: dict[str, Task] = {}
         self._profile: StepProfile | None = None
@@ -81,6 +88,10 @@ class StepLoop:
         self._mail.put(_Profile(profile))
         if self._is_over:  # it has read its last letter; nothing was recorded
             profile.end()
+
+    def expect_more(self, more: bool) -> None:
+        """Whether there is anything left to lease (any thread)."""
+        self._mail.put(_Expect(more))
 
     def hold(self) -> None:
         """Finish what is in the backend and start nothing more (any thread)."""
@@ -146,31 +157,44 @@ class StepLoop:
         match message:
             case _Submit(tasks):
                 for task in tasks:
-                    entry = (-task.lease.priority, next(self._arrivals), task)
-                    heapq.heappush(self._waiting, entry)
+                    heapq.heappush(self._waiting, self._entry(task, next(self._arrivals)))
             case Revoked(keys, _):
                 self._abort(keys)
                 self._ended.put(message)
             case _Profile(profile):
                 self._profile = profile
+            case _Expect(more):
+                self._expect(more)
             case _Hold():
                 self._holding = True
             case _Stop():
                 self._stopping = True
+
+    def _entry(self, task: Task, arrival: int) -> tuple[int, int, int, Task]:
+        length = 0 if self._expects_more else _output_limit(task)
+        return (-task.lease.priority, -length, arrival, task)
+
+    def _expect(self, more: bool) -> None:
+        if more == self._expects_more:
+            return
+        self._expects_more = more
+        self._backend.expect_more(more)
+        self._waiting = [self._entry(task, arrival) for _, _, arrival, task in self._waiting]
+        heapq.heapify(self._waiting)
 
     def _abort(self, keys: frozenset[ShardKey]) -> None:
         inside = [key for key, task in self._inside.items() if task.lease.key in keys]
         self._times.add(wasted_us=self._backend.abort(inside))
         for key in inside:
             del self._inside[key]
-        self._waiting = [entry for entry in self._waiting if entry[2].lease.key not in keys]
+        self._waiting = [entry for entry in self._waiting if entry[-1].lease.key not in keys]
         heapq.heapify(self._waiting)
 
     def _admit(self) -> None:
         """Move waiting tasks into the backend while it looks no further ahead than it should."""
         most = max(1, int(self._backend.rows * _LOOK_AHEAD))
         while self._waiting and not self._holding and self._backend.unfinished < most:
-            _, _, task = heapq.heappop(self._waiting)
+            *_, task = heapq.heappop(self._waiting)
             if not self._book.start(task.lease.key):
                 continue
             hit(FailPoint.ENGINE_SUBMIT, task.prompt_text)
@@ -180,3 +204,11 @@ class StepLoop:
                 self._ended.put(Outcome(task, refusal, LineMetrics()))
             else:
                 self._inside[task.key] = task
+
+
+def _output_limit(task: Task) -> int:
+    """Most tokens a choice of the task may make; without a limit it may make the most of all."""
+    if task.request.embedding is not None:
+        return 0
+    limit = task.request.sampling.max_tokens
+    return sys.maxsize if limit is None else limit

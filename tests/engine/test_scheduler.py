@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.admission import FEWEST_ENDED
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.request import Request, RequestStatus
@@ -13,6 +14,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
 
 BLOCK = 4
+FINISHED = RequestStatus.FINISHED
 
 
 class Bench:
@@ -30,6 +32,13 @@ class Bench:
         self.scheduler.add(request)
         return request
 
+    def expect_short_outputs(self, max_tokens: int) -> None:
+        """Teach the scheduler that outputs with this limit end after one token."""
+        for index in range(FEWEST_ENDED):
+            short = Request(str(index), [1], SamplingParams(max_tokens=max_tokens))
+            short.token_ids.append(7)
+            self.scheduler.lengths.record(short, was_cut=False)
+
     def step(self) -> StepPlan:
         self.clock += 1
         plan = self.scheduler.schedule(self.clock)
@@ -41,6 +50,13 @@ class Bench:
                     self.scheduler.remove(request)
         self.scheduler.check_integrity()
         return plan
+
+    def order_of_ends(self) -> list[str]:
+        """Step until nothing is left; names in the order in which they ended."""
+        ended: list[str] = []
+        while self.scheduler.running or self.scheduler.num_waiting:
+            ended += [r.request_id for r in self.step().requests if r.status is FINISHED]
+        return ended
 
     def planned(self, plan: StepPlan) -> dict[str, int]:
         names = [request.request_id for request in plan.requests]
@@ -85,6 +101,33 @@ def test_higher_priority_starts_first_and_equals_in_order_of_arrival() -> None:
     assert order == ["urgent", "a", "b", "c"]
 
 
+def test_longest_outputs_start_first_at_the_tail_and_only_there() -> None:
+    bench = Bench(max_num_seqs=1)
+    lengths = {"a": 10, "b": 50, "c": 30, "d": 50}
+    for name, length in lengths.items():
+        bench.add(name, distinct(ord(name), 3), max_tokens=length)
+    bench.add("urgent", distinct(0, 3), max_tokens=1, priority=1)
+    bench.scheduler.longest_first = True
+    bench.add("late", distinct(1, 3), max_tokens=40)
+    assert bench.order_of_ends() == ["urgent", "b", "d", "late", "c", "a"]
+    bench.scheduler.longest_first = False
+    for name, length in lengths.items():
+        bench.add(name, distinct(ord(name), 3), max_tokens=length)
+    assert bench.order_of_ends() == ["a", "b", "c", "d"]
+
+
+def test_longest_first_shortens_the_tail() -> None:
+    steps = []
+    for longest_first in (False, True):
+        bench = Bench(max_num_seqs=4, num_blocks=256)
+        for index in range(16):
+            bench.add(str(index), distinct(index, 3), max_tokens=4 + index * index % 90)
+        bench.scheduler.longest_first = longest_first
+        bench.order_of_ends()
+        steps.append(bench.clock)
+    assert steps[1] < steps[0]
+
+
 def test_whole_prompt_must_fit_though_it_is_chunked() -> None:
     bench = Bench(num_blocks=10, long_prefill_tokens=4)
     bench.add("first", distinct(1, 24))
@@ -109,6 +152,7 @@ def test_idle_engine_ignores_the_watermark() -> None:
 
 def test_victim_has_the_worst_priority_then_the_least_work() -> None:
     bench = Bench(num_blocks=6)
+    bench.expect_short_outputs(20)
     low = bench.add("low", distinct(1, 8), max_tokens=20, priority=-1)
     short = bench.add("short", distinct(2, 4), max_tokens=20)
     long = bench.add("long", distinct(3, 8), max_tokens=20)
@@ -124,6 +168,7 @@ def test_victim_has_the_worst_priority_then_the_least_work() -> None:
 
 def test_step_with_a_preemption_admits_nobody() -> None:
     bench = Bench(num_blocks=4)
+    bench.expect_short_outputs(20)
     bench.add("a", distinct(1, 8), max_tokens=20)
     bench.add("b", distinct(2, 7), max_tokens=20)
     bench.step()
@@ -135,6 +180,7 @@ def test_step_with_a_preemption_admits_nobody() -> None:
 
 def test_preempted_request_goes_before_later_arrivals() -> None:
     bench = Bench(num_blocks=4, enable_prefix_caching=False)
+    bench.expect_short_outputs(6)
     bench.add("a", distinct(1, 8), max_tokens=6)
     victim = bench.add("b", distinct(2, 7), max_tokens=6)
     bench.step()

@@ -21,6 +21,7 @@ from runner.doorbell import Bell, Ring
 from runner.services import profiles
 from runner.worker import engine_worker, feeder, keeper, writer
 from runner.worker.engine_worker import EngineWorker
+from runner.worker.step_loop import StepLoop
 
 MakeWorkshop = Callable[..., Workshop]
 PATIENCE = 40.0
@@ -121,6 +122,26 @@ def content_without_ids(workshop: Workshop, job_id: object) -> bytes:
     whole = workshop.content(workshop.job(job_id).output_file_id)  # type: ignore[arg-type]
     letters = encode("", job_id).encode()  # type: ignore[arg-type]
     return re.sub(rb'"created":\d+', b'"created":0', whole.replace(letters, b"JOB"))
+
+
+def test_the_step_loop_is_told_when_nothing_is_left_to_lease(
+    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    tell = StepLoop.expect_more
+
+    def listen(loop: StepLoop, more: bool) -> None:
+        told.append(more)
+        tell(loop, more)
+
+    monkeypatch.setattr(StepLoop, "expect_more", listen)
+    workshop = make_workshop("stub:?rows=8", shard_lines=8)
+    start_worker(workshop)
+    wait_until(lambda: told[:1] == [False])
+    job_id = workshop.make_job(50)
+    finish(workshop, job_id)
+    wait_until(lambda: told[-1] is False)
+    assert True in told
 
 
 def test_a_worker_drains_what_waits_and_what_comes(

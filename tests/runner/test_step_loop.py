@@ -19,9 +19,19 @@ from runner.worker.time_sheet import TimeSheet
 
 
 class Refusing(StubBackend):
-    """A stub that takes no line whose custom id is "no"."""
+    """A stub that takes no line whose custom id is "no", and remembers what it was told."""
+
+    def __init__(self, rows: int, step_ms: float) -> None:
+        super().__init__(rows, step_ms)
+        self.submitted: list[int] = []
+        self.expected: list[bool] = []
+
+    def expect_more(self, more: bool) -> None:
+        self.expected.append(more)
+        super().expect_more(more)
 
     def submit(self, task: Task) -> None:
+        self.submitted.append(task.idx)
         if task.custom_id == "no":
             raise LineRefusal(400, "context_length_exceeded", "Too long.")
         super().submit(task)
@@ -73,6 +83,21 @@ def test_tasks_run_by_priority_then_arrival(bench: Bench) -> None:
     ended = [bench.next() for _ in range(5)]
     priorities = [outcome.task.lease.priority for outcome in ended if isinstance(outcome, Outcome)]
     assert priorities == [5, 5, 0, 0, 0]
+
+
+def test_once_no_more_will_come_the_longest_lines_go_first(bench: Bench) -> None:
+    lease, _ = bench.lease(0, 5)
+    limits = {0: 3, 1: 9, 2: 5, 3: None, 4: 9}
+    bodies = {idx: line_of({"messages": HELLO, "max_tokens": n}) for idx, n in limits.items()}
+    bench.loop.submit(
+        [bench.backend.prepare(lease, ItemInput(idx, "a", body)) for idx, body in bodies.items()]
+    )
+    bench.loop.expect_more(False)
+    bench.thread.start()
+    for _ in limits:
+        bench.next()
+    assert bench.backend.submitted == [3, 1, 4, 2, 0]
+    assert bench.backend.expected == [False]
 
 
 def test_the_end_of_a_lease_follows_its_last_outcome(bench: Bench) -> None:

@@ -102,6 +102,10 @@ class LocalBackend:
         """Sequences submitted and not ended."""
         return self._engine.num_unfinished
 
+    def expect_more(self, more: bool) -> None:
+        """With nothing to follow, the longest outputs go first."""
+        self._engine.longest_first = not more
+
     def record(self) -> Recording:
         """Begin to record torch's operations, and those of the device."""
         return TorchRecording()

@@ -84,6 +84,7 @@ def run_bench(folder: Path, workload: list[WorkloadLine], settings: Settings) ->
     while engine.has_unfinished():
         engine.step()
     loaded = time.perf_counter()
+    engine.longest_first = True  # the whole work is in the queue
     for number, line in enumerate(workload):
         params = SamplingParams(line.max_tokens, ignore_eos=True)
         engine.add_request(str(number), line.prompt, params)
