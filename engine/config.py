@@ -25,6 +25,7 @@ class EngineConfig:
         long_prefill_tokens: most tokens one request may compute in one step.
         watermark: share of the blocks that an admission must leave free.
         enable_prefix_caching: reuse the KV blocks of equal prefixes.
+        merge_duplicates: compute requests that must get the same answer once while both are here.
         num_threads: torch's intra-op threads; None leaves torch's own choice.
         preempt_every: for tests: force a preemption every so many steps; 0 is off.
     """
@@ -41,6 +42,7 @@ class EngineConfig:
     long_prefill_tokens: int = 256
     watermark: float = 0.03
     enable_prefix_caching: bool = True
+    merge_duplicates: bool = True
     num_threads: int | None = None
     preempt_every: int = 0
 

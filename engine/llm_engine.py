@@ -9,6 +9,7 @@ import torch
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer
+from engine.duplicates import Duplicates
 from engine.errors import (
     EngineError,
     GrammarFault,
@@ -71,6 +72,7 @@ class LLMEngine:
         self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
         self._scheduler = Scheduler(config, self._blocks, lane.whole_prompts)
         self._requests: dict[str, Request] = {}
+        self._duplicates = Duplicates(config.merge_duplicates)
         self._detokenizers: dict[str, Detokenizer] = {}
         self._steps = 0
         self._last_step_us = 0
@@ -78,10 +80,17 @@ class LLMEngine:
         self._recomputed_tokens = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
+        self._copies = 0
 
     @property
     def num_unfinished(self) -> int:
+        """Requests that have not ended, copies of others included."""
         return len(self._requests)
+
+    @property
+    def num_copies(self) -> int:
+        """Unfinished requests for which an equal one is computed."""
+        return self._duplicates.num_copies
 
     def has_unfinished(self) -> bool:
         return bool(self._requests)
@@ -115,11 +124,7 @@ class LLMEngine:
         if params.max_tokens > room:  # admission goes by what can come, not by what was asked
             params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
         edits = LogitEdits.of(params, prompt_token_ids, self._end_token_ids(params))
-        request = Request(request_id, list(prompt_token_ids), params, priority, _now_us(), edits)
-        self._requests[request_id] = request
-        decode = self.tokenizer.decode if params.skip_special_tokens else self.tokenizer.decode_all
-        self._detokenizers[request_id] = Detokenizer(decode, params.stop, request.prompt_token_ids)
-        self._scheduler.add(request)
+        self._enter(Request(request_id, list(prompt_token_ids), params, priority, _now_us(), edits))
 
     def add_pooling_request(
         self,
@@ -138,14 +143,16 @@ class LLMEngine:
         self._check_prompt(request_id, prompt_token_ids, num_output_tokens=0)
         request = Request(request_id, list(prompt_token_ids), _NO_OUTPUT, priority, _now_us())
         request.pooled = PooledStates(params)
-        self._requests[request_id] = request
-        self._scheduler.add(request)
+        self._enter(request)
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """End requests now, with the tokens they have; unknown ids are ignored."""
         known = [self._requests[i] for i in dict.fromkeys(request_ids) if i in self._requests]
         now_us = _now_us()
-        return [self._finish(request, FinishReason.ABORT, None, now_us) for request in known]
+        # Copies first: one that is aborted too must not take over from its original.
+        ordered = sorted(known, key=lambda r: not self._duplicates.is_copy(r))
+        ended = {request: self._abort(request, now_us) for request in ordered}
+        return [ended[request] for request in known]
 
     def step(self) -> list[RequestOutput]:
         """Run one scheduler step; returns the requests that ended in it."""
@@ -156,7 +163,11 @@ class LLMEngine:
             ended.append((plan.stuck, FinishReason.ERROR, self._never_fits(plan.stuck)))
         now_us = _now_us()
         self._share_time(plan, now_us - started_us)
-        return [self._finish(request, reason, error, now_us) for request, reason, error in ended]
+        return [
+            output
+            for request, reason, error in ended
+            for output in self._end(request, reason, error, now_us)
+        ]
 
     def stats(self) -> EngineStats:
         """A reading of counters and gauges; cheap enough for every step, from any thread."""
@@ -182,6 +193,7 @@ class LLMEngine:
             + sum(r.num_recomputed_tokens for r in list(self._requests.values())),
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
+            copies=self._copies,
             last_step_us=self._last_step_us,
             busy_us=self._busy_us,
         )
@@ -189,10 +201,10 @@ class LLMEngine:
     def check_integrity(self) -> None:
         """Assert that no block, request or count is lost; for tests and idle moments."""
         self._scheduler.check_integrity()
-        known = len(self._scheduler.running) + self._scheduler.num_waiting
-        assert known == len(self._requests)
-        generating = {key for key, request in self._requests.items() if request.pooled is None}
-        assert generating == self._detokenizers.keys()
+        self._duplicates.check_integrity()
+        computed = [r for r in self._requests.values() if not self._duplicates.is_copy(r)]
+        assert len(self._scheduler.running) + self._scheduler.num_waiting == len(computed)
+        assert self._detokenizers.keys() == {r.request_id for r in computed if r.pooled is None}
 
     def _check_params(self, params: SamplingParams) -> None:
         params.validate()
@@ -285,13 +297,71 @@ class LLMEngine:
         is_eos = token_id in self.tokenizer.eos_token_ids and not params.ignore_eos
         return is_eos or token_id in params.stop_token_ids
 
-    def _finish(
+    def _enter(self, request: Request, alone: bool = False) -> None:
+        """Queue a request, or have it wait for an equal one's answer unless it is to be `alone`."""
+        self._requests[request.request_id] = request
+        original = self._duplicates.join(request, alone)
+        if original is not None:
+            self._scheduler.set_priority(original, self._duplicates.priority_of(original))
+            return
+        if request.pooled is None:
+            params = request.params
+            skips = params.skip_special_tokens
+            decode = self.tokenizer.decode if skips else self.tokenizer.decode_all
+            detokenizer = Detokenizer(decode, params.stop, request.prompt_token_ids)
+            self._detokenizers[request.request_id] = detokenizer
+        self._scheduler.add(request)
+
+    def _end(
+        self, request: Request, reason: FinishReason, error: EngineError | None, now_us: int
+    ) -> list[RequestOutput]:
+        """End a computed request, and with its answer those that copy it."""
+        copies = self._duplicates.dissolve(request)
+        self._scheduler.remove(request)
+        output = self._render(request, reason, error, now_us)
+        if error is not None:  # whatever befell it, its equals have a go of their own
+            for copy in copies:
+                self._enter(copy, alone=True)
+            return [output]
+        self._scheduler.lengths.record(request, was_cut=reason is FinishReason.LENGTH)
+        return [output, *(self._answer(copy, request, output, now_us) for copy in copies)]
+
+    def _answer(
+        self, copy: Request, original: Request, output: RequestOutput, now_us: int
+    ) -> RequestOutput:
+        copy.copy_answer(original, now_us)
+        del self._requests[copy.request_id]
+        self._prompt_tokens += copy.num_prompt_tokens
+        self._copies += 1
+        metrics = RequestMetrics.of(copy, now_us)
+        return replace(output, request_id=copy.request_id, metrics=metrics)
+
+    def _abort(self, request: Request, now_us: int) -> RequestOutput:
+        """End one request; those that copy it go on with what it has."""
+        is_copy = self._duplicates.is_copy(request)
+        original = self._duplicates.leave(request)
+        if original is not None:
+            priority = self._duplicates.priority_of(original)
+            if is_copy:
+                self._scheduler.set_priority(original, priority)
+            else:
+                self._hand_over(request, original, priority, now_us)
+        elif not is_copy:
+            self._scheduler.remove(request)
+        return self._render(request, FinishReason.ABORT, None, now_us)
+
+    def _hand_over(self, request: Request, heir: Request, priority: int, now_us: int) -> None:
+        """Let a copy take the place and the work of its original."""
+        heir.priority = priority
+        heir.take_over(request, now_us)
+        if request.pooled is None:
+            self._detokenizers[heir.request_id] = self._detokenizers[request.request_id]
+        self._scheduler.replace(request, heir)
+
+    def _render(
         self, request: Request, reason: FinishReason, error: EngineError | None, now_us: int
     ) -> RequestOutput:
-        """Take the request out, free its blocks and render its answer."""
-        self._scheduler.remove(request)
-        if reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self._scheduler.lengths.record(request, was_cut=reason is FinishReason.LENGTH)
+        """Forget a request that the scheduler no longer has, and render its answer."""
         self._runner.forget(request)
         del self._requests[request.request_id]
         detokenizer = self._detokenizers.pop(request.request_id, None)

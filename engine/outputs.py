@@ -84,6 +84,8 @@ class RequestOutput:
 class EngineStats:
     """A reading of the engine; counters run from its start, times are microseconds.
 
+    `copies` counts requests that were answered with what was computed for an equal one; their
+    prompt tokens count here, their output tokens were not made.
     Output tokens count when they are made, prompt tokens when their request ends.
     `kv_blocks_used` counts referenced blocks; cached blocks that no request holds are free.
     `fragmentation` is the share of token slots in used blocks that hold no token yet.
@@ -102,5 +104,6 @@ class EngineStats:
     recomputed_tokens: int
     prompt_tokens: int
     output_tokens: int
+    copies: int
     last_step_us: int
     busy_us: int

@@ -102,3 +102,31 @@ class Request:
         self.num_recomputed_tokens += max(0, min(end, self.max_computed_tokens) - start)
         self.num_computed_tokens = end
         self.max_computed_tokens = max(end, self.max_computed_tokens)
+
+    def copy_answer(self, original: "Request", now_us: int) -> None:
+        """Take the answer of an equal request; nothing was computed for this one.
+
+        It waited until the original started, and has been served from the cache since.
+        """
+        self.token_ids = original.token_ids
+        self.num_cached_tokens = self.num_prompt_tokens
+        self._follow(original, now_us)
+
+    def take_over(self, original: "Request", now_us: int) -> None:
+        """Go on where an equal request that was aborted stood, as if preempted there."""
+        self.token_ids = original.token_ids
+        self.edits = original.edits
+        self.pooled = original.pooled
+        self.logprobs = original.logprobs
+        self.block_hashes = original.block_hashes
+        self.max_computed_tokens = original.max_computed_tokens
+        if original.first_scheduled_us is not None:
+            self.num_cached_tokens = original.num_cached_tokens
+            self._follow(original, now_us)
+
+    def _follow(self, original: "Request", now_us: int) -> None:
+        """The original's marks, as far as this request was there."""
+        scheduled, first_token = original.first_scheduled_us, original.first_token_us
+        self.first_scheduled_us = max(self.arrival_us, now_us if scheduled is None else scheduled)
+        if first_token is not None:
+            self.first_token_us = max(self.first_scheduled_us, first_token)

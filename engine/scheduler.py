@@ -91,8 +91,7 @@ class Scheduler:
     def longest_first(self, on: bool) -> None:
         if on != self._longest_first:
             self._longest_first = on
-            self._waiting = [self._entry(request) for request in self.waiting]
-            heapq.heapify(self._waiting)
+            self._sort_waiting()
 
     @property
     def num_waiting(self) -> int:
@@ -103,6 +102,19 @@ class Scheduler:
         self._order_of[request.request_id] = self._num_added
         self._num_added += 1
         self._enqueue(request)
+
+    def replace(self, request: Request, heir: Request) -> None:
+        """Take a request out and put another, which it never knew, in its place in the queue."""
+        order = self._order_of[request.request_id]
+        self.remove(request)
+        self._order_of[heir.request_id] = order
+        self._enqueue(heir)
+
+    def set_priority(self, request: Request, priority: int) -> None:
+        """Change how urgent a request is, waiting or running."""
+        if priority != request.priority:
+            request.priority = priority
+            self._sort_waiting()
 
     def schedule(self, now_us: int) -> StepPlan:
         """Plan the next step and reserve its blocks."""
@@ -149,6 +161,10 @@ class Scheduler:
     def _enqueue(self, request: Request) -> None:
         request.status = RequestStatus.WAITING
         heapq.heappush(self._waiting, self._entry(request))
+
+    def _sort_waiting(self) -> None:
+        self._waiting = [self._entry(request) for request in self.waiting]
+        heapq.heapify(self._waiting)
 
     def _entry(self, request: Request) -> tuple[int, int, int, Request]:
         length = self.lengths.remaining(request) if self._longest_first else 0

@@ -34,6 +34,7 @@ _COUNTERS = (
     ("vllm:prefix_cache_queries", "Tokens looked for in the cache.", "prefix_query_tokens", 1.0),
     ("vllm:prefix_cache_hits", "Tokens found in the cache.", "prefix_hit_tokens", 1.0),
     ("tokenmill:recomputed_tokens", "Tokens computed again.", "recomputed_tokens", 1.0),
+    ("tokenmill:copied_sequences", "Sequences answered by an equal one.", "copies", 1.0),
     ("tokenmill:engine_steps", "Steps of the engine.", "steps", 1.0),
 )
 

@@ -124,13 +124,13 @@ def test_only_the_last_token_may_stand_on_a_cached_prefix(
     assert output.metrics.cached_tokens == 2 * BLOCK_SIZE
 
 
-def test_a_pool_too_small_for_all_preempts_and_changes_no_vector(
+def test_preemption_on_a_small_pool_changes_no_vector(
     make_engine: EngineFactory, llama_folder: Path
 ) -> None:
     prompts = [list(range(start, start + 5 * BLOCK_SIZE)) for start in range(0, 60, 10)]
     vectors = plain_vectors(llama_folder, prompts)
     engine = make_engine(
-        kv_memory_bytes=12 * ONE_PAIR_OF_BLOCKS, watermark=0.0, long_prefill_tokens=BLOCK_SIZE
+        kv_memory_bytes=12 * ONE_PAIR_OF_BLOCKS, preempt_every=3, long_prefill_tokens=BLOCK_SIZE
     )
     for index, prompt in enumerate(prompts):
         engine.add_pooling_request(f"mean-{index}", prompt, PoolingParams(MEAN))

@@ -236,7 +236,7 @@ def test_nan_logits_fail_one_request_and_never_enter_the_prefix_cache(
 
 
 def test_abort_frees_blocks_at_once_and_keeps_the_tokens(make_engine: EngineFactory) -> None:
-    engine = make_engine(max_num_seqs=2)
+    engine = make_engine(max_num_seqs=2, merge_duplicates=False)
     for index in range(4):
         engine.add_request(str(index), PROMPT, SamplingParams(max_tokens=50, ignore_eos=True))
     for _ in range(5):
@@ -321,7 +321,7 @@ def test_statistics_show_blocks_and_fragmentation(make_engine: EngineFactory) ->
 
 
 def test_urgent_request_overtakes_the_queue(make_engine: EngineFactory) -> None:
-    engine = make_engine(max_num_seqs=1)
+    engine = make_engine(max_num_seqs=1, merge_duplicates=False)
     for name, priority in [("a", 0), ("b", 0), ("urgent", 1)]:
         engine.add_request(name, PROMPT, SamplingParams(max_tokens=2, ignore_eos=True), priority)
     assert list(drain(engine)) == ["urgent", "a", "b"]

@@ -268,6 +268,27 @@ def test_choices_of_the_engine_differ_and_share_their_prompt(local: LocalBackend
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == shared_block
 
 
+def test_equal_greedy_lines_and_choices_are_computed_once(local: LocalBackend) -> None:
+    body = {"prompt": "a tin", "max_tokens": 9, "ignore_eos": True, "temperature": 0, "n": 2}
+    before = local.stats()
+    keys = [submit(local, {**body, "seed": idx}, idx, COMPLETIONS) for idx in range(3)]
+    assert local.unfinished == 1  # copies take no row
+    ended: dict[str, Outcome] = {}
+    while local.unfinished:
+        ended |= {outcome.task.key: outcome for outcome in local.step()}
+    after = local.stats()
+    assert after["copies"] - before["copies"] == 5
+    assert after["output_tokens"] - before["output_tokens"] == 9
+    texts = {
+        choice["text"] for outcome in ended.values() for choice in rendered(outcome)["choices"]
+    }
+    assert len(texts) == 1
+    first, *others = (ended[key].metrics for key in keys)
+    assert first.device_us == after["busy_us"] - before["busy_us"]
+    assert [metrics.device_us for metrics in others] == [0, 0]
+    assert {metrics.output_tokens for metrics in (first, *others)} == {18}
+
+
 def test_prompts_of_one_line_answer_as_they_would_alone(local: LocalBackend) -> None:
     texts = ["Once upon a time", "the land", "tin"]
     asked = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}

@@ -99,8 +99,8 @@ class LocalBackend:
 
     @property
     def unfinished(self) -> int:
-        """Sequences submitted and not ended."""
-        return self._engine.num_unfinished
+        """Sequences to compute that have not ended; copies of them take no row."""
+        return self._engine.num_unfinished - self._engine.num_copies
 
     def expect_more(self, more: bool) -> None:
         """With nothing to follow, the longest outputs go first."""

@@ -7,7 +7,7 @@ no torch and the engine has the machine to itself.
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ def read_workload(path: Path) -> list[WorkloadLine]:
 def run_bench(folder: Path, workload: list[WorkloadLine], settings: Settings) -> BenchResult:
     """Greedy generation of the whole workload with a cold prefix cache; end tokens are ignored."""
     started = time.perf_counter()
-    engine = LLMEngine(engine_config(folder, settings))
+    # Every line is computed, whatever the workload repeats, as peers compute it.
+    engine = LLMEngine(replace(engine_config(folder, settings), merge_duplicates=False))
     engine.add_request("warm-up", [5, 6, 7], SamplingParams(_WARM_UP_TOKENS, ignore_eos=True))
     while engine.has_unfinished():
         engine.step()
