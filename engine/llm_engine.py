@@ -77,6 +77,8 @@ class LLMEngine:
         self._steps = 0
         self._last_step_us = 0
         self._busy_us = 0
+        self._host_us = 0
+        self._runner_us = 0  # of the present step
         self._recomputed_tokens = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
@@ -196,6 +198,7 @@ class LLMEngine:
             copies=self._copies,
             last_step_us=self._last_step_us,
             busy_us=self._busy_us,
+            host_us=self._host_us,
         )
 
     def check_integrity(self) -> None:
@@ -240,9 +243,11 @@ class LLMEngine:
 
     def _run(self, plan: StepPlan) -> list[tuple[Request, FinishReason, EngineError | None]]:
         """Run the plan on the device and take its tokens in; returns who ended and why."""
+        started_us = _now_us()
         with stretch(f"run {sum(plan.num_tokens)} tokens {len(plan.requests)} rows"):
             result = self._runner.run(plan.requests, plan.num_tokens)
         now_us = _now_us()
+        self._runner_us = now_us - started_us
         ended: list[tuple[Request, FinishReason, EngineError | None]] = []
         for index, (request, num_tokens) in enumerate(
             zip(plan.requests, plan.num_tokens, strict=True)
@@ -387,6 +392,8 @@ class LLMEngine:
         self._steps += 1
         self._last_step_us = step_us
         self._busy_us += step_us
+        self._host_us += step_us - self._runner_us
+        self._runner_us = 0
         if not plan.requests:
             return
         total = sum(plan.num_tokens)

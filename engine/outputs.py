@@ -88,6 +88,7 @@ class EngineStats:
     prompt tokens count here, their output tokens were not made.
     Output tokens count when they are made, prompt tokens when their request ends.
     `kv_blocks_used` counts referenced blocks; cached blocks that no request holds are free.
+    `host_us` is the part of `busy_us` that is not the runner's: scheduling, and taking tokens in.
     `fragmentation` is the share of token slots in used blocks that hold no token yet.
     """
 
@@ -107,3 +108,4 @@ class EngineStats:
     copies: int
     last_step_us: int
     busy_us: int
+    host_us: int

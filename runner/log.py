@@ -13,7 +13,7 @@ def configure_logging(settings: Settings) -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.stdlib.ExtraAdder(allow={"action"}),
+        structlog.stdlib.ExtraAdder(allow={"action", "figures"}),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: structlog.typing.Processor

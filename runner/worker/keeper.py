@@ -13,6 +13,7 @@ from runner.worker.context import WorkerContext
 from runner.worker.feeder import Feeder
 from runner.worker.patience import Patience
 from runner.worker.step_loop import StepLoop
+from runner.worker.step_report import StepReport
 
 _LOOK_SECONDS = 0.5
 _SWITCH_SECONDS = 5.0  # how long this model must be out of work before another gets the worker
@@ -37,6 +38,7 @@ class Keeper:
         self._stopped = False
         self._worked = time.monotonic()
         self._patience = Patience("The heartbeat", "beat_failed")
+        self._report = StepReport(backend.stats)
 
     def stop(self) -> None:
         """End after the present round."""
@@ -62,6 +64,7 @@ class Keeper:
                 context.cut_off.set()
             else:
                 self._patience.passed()
+            self._report.look()
             context.look.wait(pause)
 
     def _renew(self) -> None:

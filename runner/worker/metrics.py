@@ -36,6 +36,7 @@ _COUNTERS = (
     ("tokenmill:recomputed_tokens", "Tokens computed again.", "recomputed_tokens", 1.0),
     ("tokenmill:copied_sequences", "Sequences answered by an equal one.", "copies", 1.0),
     ("tokenmill:engine_steps", "Steps of the engine.", "steps", 1.0),
+    ("tokenmill:engine_host_seconds", "Time of steps outside the model.", "host_us", _MICRO),
 )
 
 

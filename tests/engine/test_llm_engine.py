@@ -288,6 +288,7 @@ def test_shares_of_step_time_add_up_exactly(make_engine: EngineFactory) -> None:
             outputs += engine.abort(["8"])
         busy += engine.stats().last_step_us
     assert sum(output.metrics.device_us for output in outputs) == engine.stats().busy_us == busy
+    assert 0 < engine.stats().host_us < busy
 
 
 def test_times_and_counts_of_a_request_agree(make_engine: EngineFactory) -> None:

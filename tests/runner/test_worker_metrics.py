@@ -7,6 +7,7 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 from workshop import Workshop, make_item
 
+from runner.config import Settings
 from runner.services.workers import WorkerTimes
 from runner.worker.metrics import WorkerMetrics
 
@@ -25,6 +26,7 @@ STATS = {
     "output_tokens": 200,
     "last_step_us": 1_500,
     "busy_us": 9,
+    "host_us": 2_000_000,
 }
 
 
@@ -60,6 +62,7 @@ def test_the_engines_figures_have_vllms_names() -> None:
         "tokenmill:batch_latency_seconds": 0.0015,
         "tokenmill:memory_fragmentation": 0.125,
         "tokenmill:copied_sequences_total": 2,
+        "tokenmill:engine_host_seconds_total": 2,
         "tokenmill:worker_seconds_total/busy": 3,
         "vllm:time_to_first_token_seconds_count": 0,
         "vllm:e2e_request_latency_seconds_count": 0,
@@ -91,3 +94,15 @@ def test_ended_lines_are_counted_with_their_latency(workshop: Workshop) -> None:
     assert found["tokenmill:lines_total/failed"] == 1
     assert found["vllm:e2e_request_latency_seconds_count"] == 2
     assert "vllm:num_requests_running" not in found
+
+
+def test_the_page_on_tuning_names_settings_and_figures_that_exist() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    settings = set(re.findall(r"TOKENMILL_(\w+)", page))
+    assert {name.lower() for name in settings} < Settings.model_fields.keys()
+    metrics = WorkerMetrics("org/stub")
+    with metrics.shown(lambda: STATS, WorkerTimes) as address:
+        shown = {name.partition("/")[0] for name in read(address)}
+    named = set(re.findall(r"`((?:vllm|tokenmill):\w+)`", page))
+    assert len(named) > 10
+    assert named <= shown

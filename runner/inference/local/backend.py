@@ -198,14 +198,18 @@ class LocalBackend:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceDefaults:
-    """Rows and tokens of a step. On a CPU a step must end within a second, to hear a cancel."""
+    """Rows and tokens of a step. On a CPU a step must end within a second, to hear a cancel.
+
+    ``chunk``: most tokens of one prompt in a step, so that a long one leaves room for others.
+    """
 
     rows: int
     tokens: int
+    chunk: int
 
 
-_DEFAULTS = {"cpu": _DeviceDefaults(rows=64, tokens=256)}
-_ACCELERATOR = _DeviceDefaults(rows=256, tokens=8192)
+_DEFAULTS = {"cpu": _DeviceDefaults(rows=64, tokens=256, chunk=256)}
+_ACCELERATOR = _DeviceDefaults(rows=256, tokens=8192, chunk=2048)
 
 
 def engine_config(folder: Path, settings: Settings) -> EngineConfig:
@@ -218,6 +222,7 @@ def engine_config(folder: Path, settings: Settings) -> EngineConfig:
         memory_utilization=settings.memory_utilization,
         max_num_seqs=settings.max_num_seqs or defaults.rows,
         max_num_batched_tokens=settings.max_num_batched_tokens or defaults.tokens,
+        long_prefill_tokens=defaults.chunk,
     )
 
 
