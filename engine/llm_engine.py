@@ -18,6 +18,7 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.lanes import open_lane
+from engine.limits import Limits
 from engine.logit_edits import LogitEdits
 from engine.models import load_model
 from engine.models.folder import read_pooling
@@ -59,6 +60,12 @@ class LLMEngine:
         # A sequence that outgrows the whole pool could never finish, so the pool is a limit too.
         self.max_model_len = min(model.max_model_len, num_blocks * config.block_size)
         self.vocab_size = model.vocab_size
+        self._limits = Limits(
+            self.max_model_len,
+            self.vocab_size,
+            self._num_token_ids,
+            self.tokenizer.num_token_ids,
+        )
         self.hidden_size = model.hidden_size
         self.default_pooling = read_pooling(config.model)
         self.max_num_seqs = config.max_num_seqs
@@ -120,11 +127,10 @@ class LLMEngine:
             InvalidParams: a field is wrong; `param` names it.
             PromptTooLong: the prompt and one output token can never fit.
         """
-        self._check_params(params)
-        self._check_prompt(request_id, prompt_token_ids, num_output_tokens=1)
-        room = self.max_model_len - len(prompt_token_ids)
-        if params.max_tokens > room:  # admission goes by what can come, not by what was asked
-            params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+        self._limits.check_params(params)
+        self._check_id(request_id)
+        self._limits.check_prompt(prompt_token_ids, num_output_tokens=1)
+        params = self._limits.within_room(params, len(prompt_token_ids))
         edits = LogitEdits.of(params, prompt_token_ids, self._end_token_ids(params))
         self._enter(Request(request_id, list(prompt_token_ids), params, priority, _now_us(), edits))
 
@@ -142,7 +148,8 @@ class LLMEngine:
             PromptTooLong: the prompt can never fit.
         """
         params.validate(self.hidden_size)
-        self._check_prompt(request_id, prompt_token_ids, num_output_tokens=0)
+        self._check_id(request_id)
+        self._limits.check_prompt(prompt_token_ids, num_output_tokens=0)
         request = Request(request_id, list(prompt_token_ids), _NO_OUTPUT, priority, _now_us())
         request.pooled = PooledStates(params)
         self._enter(request)
@@ -209,37 +216,9 @@ class LLMEngine:
         assert len(self._scheduler.running) + self._scheduler.num_waiting == len(computed)
         assert self._detokenizers.keys() == {r.request_id for r in computed if r.pooled is None}
 
-    def _check_params(self, params: SamplingParams) -> None:
-        params.validate()
-        if any(token_id >= self.vocab_size for token_id in params.stop_token_ids):
-            raise InvalidParams(
-                f"stop_token_ids must be below {self.vocab_size:,}.", "stop_token_ids"
-            )
-        if any(token_id >= self._num_token_ids for token_id in params.logit_bias):
-            raise InvalidParams(
-                f"logit_bias names token ids from 0 to {self._num_token_ids - 1:,}.", "logit_bias"
-            )
-        grammar = params.grammar
-        if grammar and grammar.vocabulary.num_token_ids != self.tokenizer.num_token_ids:
-            raise InvalidParams("The grammar is of another model's tokens.", "grammar")
-
-    def _check_prompt(
-        self, request_id: str, prompt_token_ids: Sequence[int], num_output_tokens: int
-    ) -> None:
+    def _check_id(self, request_id: str) -> None:
         if request_id in self._requests:
             raise InvalidParams(f"The request id {request_id!r} is in use.", "request_id")
-        if not prompt_token_ids:
-            raise InvalidParams("The prompt is empty; send at least one token.", "prompt")
-        if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= self.vocab_size:
-            raise InvalidParams(
-                f"The prompt's token ids must be from 0 to {self.vocab_size - 1:,}.", "prompt"
-            )
-        if len(prompt_token_ids) + num_output_tokens > self.max_model_len:
-            output = "and with at least one output token it" if num_output_tokens else "which"
-            raise PromptTooLong(
-                f"The prompt has {len(prompt_token_ids):,} tokens, {output} would pass the limit "
-                f"of {self.max_model_len:,}; shorten it."
-            )
 
     def _run(self, plan: StepPlan) -> list[tuple[Request, FinishReason, EngineError | None]]:
         """Run the plan on the device and take its tokens in; returns who ended and why."""
