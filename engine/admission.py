@@ -109,7 +109,6 @@ class Forecast:
         self._blocks = blocks
         self._lengths = lengths
         self._running: list[tuple[Request, int]] = []
-        self._promised = 0
         self._most = 0
         for request in running:
             self.add(request)
@@ -118,22 +117,19 @@ class Forecast:
         """Count one more as running, with the blocks it has."""
         growth = self._growth(request)
         self._running.append((request, growth))
-        self._promised += self._blocks.missing_blocks(request)
         self._most += self._blocks.blocks_for(request.num_tokens + growth)
 
     def allows(self, request: Request, prefix: Sequence[int], reserve: int) -> bool:
         """Whether the request, on the cached blocks of its prefix, fits for as long as it runs.
 
-        All that it knows must fit now, beside what the others still have to allocate; the peak
-        to come is a forecast. `reserve` blocks stay free.
+        Alone it needs room only for what it knows: it may grow into everything, and an idle engine
+        has nothing to wait for. Beside others the peak to come must leave `reserve` blocks free;
+        that peak counts what they know and have not allocated yet.
         """
-        needed = self._blocks.blocks_for(request.num_tokens) - len(prefix)
-        if needed + self._promised + reserve > self._blocks.free_after_sharing(prefix):
-            return False
-        # Alone it may grow into everything: an idle engine has nothing to wait for.
-        return not self._running or self._peak_fits(
-            request, prefix, self._blocks.num_blocks - reserve
-        )
+        if not self._running:
+            needed = self._blocks.blocks_for(request.num_tokens) - len(prefix)
+            return needed <= self._blocks.free_after_sharing(prefix)
+        return self._peak_fits(request, prefix, self._blocks.num_blocks - reserve)
 
     def _peak_fits(self, request: Request, prefix: Sequence[int], capacity: int) -> bool:
         growth = self._growth(request)

@@ -45,10 +45,6 @@ class BlockManager:
         """Blocks that `num_tokens` tokens take."""
         return -(-num_tokens // self.block_size)
 
-    def missing_blocks(self, request: Request) -> int:
-        """Blocks the request still needs to hold every token it knows."""
-        return max(0, self.blocks_for(request.num_tokens) - len(request.block_table))
-
     def prefix_hashes(self, request: Request) -> list[bytes]:
         """Chained hashes of the full blocks a cache hit may cover.
 

@@ -238,9 +238,8 @@ class Scheduler:
                 if len(held) == MAX_HELD_PER_STEP:
                     break
                 continue
-            # The watermark leaves room for decodes to grow; an idle engine needs none.
-            reserve = self._watermark_blocks if self.running else 0
-            if not forecast.allows(request, prefix, reserve) or self._overruns(request, plan):
+            fits = forecast.allows(request, prefix, reserve=self._watermark_blocks)
+            if not fits or self._overruns(request, plan):
                 break
             heapq.heappop(self._waiting)
             self._start(request, prefix, now_us)

@@ -160,3 +160,18 @@ def test_idle_engine_starts_whatever_fits_now(max_tokens: int) -> None:
     request = Request("r", [1] * 16, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     scheduler.add(request)
     assert scheduler.schedule(0).requests == [request]
+
+
+def test_a_shared_prefix_takes_its_room_once() -> None:
+    blocks = BlockManager(7, BLOCK, enable_prefix_caching=True)
+    config = EngineConfig(model=Path("none"), block_size=BLOCK, watermark=0.0)
+    scheduler = Scheduler(config, blocks)
+    for index in range(3):
+        params = SamplingParams(max_tokens=3, ignore_eos=True)
+        scheduler.add(Request(str(index), [*range(16), 100 + index], params))
+    for _ in range(2):
+        plan = scheduler.schedule(0)
+        for request, num_tokens in zip(plan.requests, plan.num_tokens, strict=True):
+            scheduler.record(request, num_tokens)
+    assert len(scheduler.running) == 3
+    assert blocks.num_used_blocks == 7

@@ -112,7 +112,8 @@ def test_nothing_is_merged_where_that_is_turned_off(make_engine: EngineFactory) 
 def test_an_aborted_original_leaves_its_work_to_a_copy(
     make_engine: EngineFactory, steps: int, caching: bool
 ) -> None:
-    penalised = replace(GREEDY, presence_penalty=1.5, logprobs=1)
+    bias = {5: 100.0, 6: 100.0, 7: 100.0}  # so that the penalty decides, by what was said so far
+    penalised = replace(GREEDY, frequency_penalty=2.0, logit_bias=bias, logprobs=1)
     alone = generate(make_engine(), PROMPT, penalised)
     engine = make_engine(enable_prefix_caching=caching)
     added(engine, "abc", penalised)
@@ -132,6 +133,9 @@ def test_an_aborted_original_leaves_its_work_to_a_copy(
     assert sum(shares) == engine.stats().busy_us
     assert outputs["c"].metrics.device_us == 0
     assert engine.stats().output_tokens == 24
+    if not caching:
+        again = len(PROMPT) + steps - 1 if steps else 0
+        assert outputs["b"].metrics.recomputed_tokens == again
 
 
 def test_an_aborted_copy_harms_nobody(make_engine: EngineFactory) -> None:
@@ -148,7 +152,8 @@ def test_a_group_aborted_as_a_whole_is_gone_at_once(make_engine: EngineFactory) 
     engine = make_engine()
     added(engine, "abc")
     stepped(engine, 3)
-    assert [output.request_id for output in engine.abort("cab")] == ["c", "a", "b"]
+    outputs = engine.abort("cab")
+    assert [(o.request_id, len(o.token_ids)) for o in outputs] == [("c", 0), ("a", 3), ("b", 0)]
     assert (engine.num_unfinished, engine.stats().kv_blocks_used) == (0, 0)
     assert engine.stats().preemptions == 0
 
@@ -162,19 +167,33 @@ def test_a_group_is_as_urgent_as_its_most_urgent_member(make_engine: EngineFacto
         engine.add_request(name, prompt, GREEDY, priority)
     engine.abort("b")
     assert list(drain(engine)) == ["x", "a"]
+    for name, prompt, priority in [("x", [1], 1), ("a", PROMPT, 0), ("b", PROMPT, 0)]:
+        engine.add_request(name, prompt, GREEDY, priority)
+    engine.add_request("c", PROMPT, GREEDY, 2)
+    engine.abort("a")
+    assert list(drain(engine)) == ["b", "c", "x"]
+
+
+def test_a_copy_inherits_the_place_of_its_original(make_engine: EngineFactory) -> None:
+    engine = make_engine(max_num_seqs=1)
+    for name, prompt in [("x", [1]), ("a", PROMPT), ("y", [2]), ("b", PROMPT)]:
+        engine.add_request(name, prompt, GREEDY)
+    engine.step()
+    engine.abort("a")
+    assert list(drain(engine)) == ["x", "b", "y"]
 
 
 def test_a_fault_is_each_request_s_own(make_engine: EngineFactory, poisoned_folder: Path) -> None:
     engine = make_engine(poisoned_folder)
     for name in "abc":
-        engine.add_request(name, [*PROMPT, BAD_ID], GREEDY)
+        engine.add_request(name, [40, 41, BAD_ID], GREEDY)
     outputs: dict[str, RequestOutput] = {}
     while engine.has_unfinished():
         outputs |= {output.request_id: output for output in engine.step()}
         engine.check_integrity()
     assert {o.error.code for o in outputs.values() if o.error} == {"invalid_logits"}
     assert all(output.metrics.device_us > 0 for output in outputs.values())
-    assert engine.stats().copies == 0
+    assert (engine.stats().copies, engine.stats().steps) == (0, 2)
 
 
 @pytest.mark.parametrize("pooling", list(Pooling))

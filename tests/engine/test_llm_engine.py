@@ -321,6 +321,27 @@ def test_statistics_show_blocks_and_fragmentation(make_engine: EngineFactory) ->
     drain(engine)
 
 
+def test_admission_learns_how_long_outputs_are(make_engine: EngineFactory) -> None:
+    engine = make_engine(kv_memory_bytes=12 * BLOCK_BYTES)
+    any_ends = SamplingParams(max_tokens=64, stop_token_ids=tuple(range(VOCAB_SIZE)))
+    for index in range(24):
+        engine.add_request(str(index), [index], any_ends)
+    ended = []
+    while engine.has_unfinished():
+        ended.append(len(engine.step()))
+    assert ended == [4, 4, 4, 4, 8]  # three blocks each, until 16 have ended with one
+
+
+def test_admission_expects_no_more_than_the_model_can_hold(make_engine: EngineFactory) -> None:
+    engine = make_engine(kv_memory_bytes=6 * BLOCK_BYTES, max_model_len=3 * BLOCK_SIZE)
+    for name, token_id in [("a", 1), ("b", 2)]:
+        engine.add_request(name, [token_id], SamplingParams(max_tokens=1000, ignore_eos=True))
+    engine.step()
+    assert engine.stats().running == 2
+    drain(engine)
+    assert engine.stats().preemptions == 0
+
+
 def test_urgent_request_overtakes_the_queue(make_engine: EngineFactory) -> None:
     engine = make_engine(max_num_seqs=1, merge_duplicates=False)
     for name, priority in [("a", 0), ("b", 0), ("urgent", 1)]:
