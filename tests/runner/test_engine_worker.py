@@ -22,6 +22,7 @@ from runner.services import profiles
 from runner.worker import engine_worker, feeder, keeper, writer
 from runner.worker.engine_worker import EngineWorker
 from runner.worker.step_loop import StepLoop
+from runner.worker.step_report import StepReport
 
 MakeWorkshop = Callable[..., Workshop]
 PATIENCE = 40.0
@@ -134,7 +135,9 @@ def test_the_step_loop_is_told_when_nothing_is_left_to_lease(
         told.append(more)
         tell(loop, more)
 
+    looks: list[StepReport] = []
     monkeypatch.setattr(StepLoop, "expect_more", listen)
+    monkeypatch.setattr(StepReport, "look", lambda report: looks.append(report))
     workshop = make_workshop("stub:?rows=8", shard_lines=8)
     start_worker(workshop)
     wait_until(lambda: told[:1] == [False])
@@ -142,6 +145,7 @@ def test_the_step_loop_is_told_when_nothing_is_left_to_lease(
     finish(workshop, job_id)
     wait_until(lambda: told[-1] is False)
     assert True in told
+    assert looks, "nobody would log the engine's figures"
 
 
 def test_a_worker_drains_what_waits_and_what_comes(

@@ -289,6 +289,18 @@ def test_equal_greedy_lines_and_choices_are_computed_once(local: LocalBackend) -
     assert {metrics.output_tokens for metrics in (first, *others)} == {18}
 
 
+def test_with_nothing_to_follow_the_longest_answers_go_first(local: LocalBackend) -> None:
+    asked = {"ignore_eos": True, "temperature": 0}
+    local.expect_more(False)
+    for idx, limit in enumerate((1, 3)):
+        body = {"prompt": [120 + idx] * 60, "max_tokens": limit, **asked}
+        submit(local, body, idx, COMPLETIONS)
+    assert local.step() == []  # of 64 tokens; the short answer would have ended
+    ended = [outcome.task.idx for _ in range(3) for outcome in local.step()]
+    assert sorted(ended) == [0, 1]
+    local.expect_more(True)
+
+
 def test_prompts_of_one_line_answer_as_they_would_alone(local: LocalBackend) -> None:
     texts = ["Once upon a time", "the land", "tin"]
     asked = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
