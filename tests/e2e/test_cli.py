@@ -86,7 +86,7 @@ def test_pickled_weights_are_refused_with_a_reason(server: Server, tmp_path: Pat
 
 def test_bench_engine_writes_ids_and_figures(smollm2_folder: Path, tmp_path: Path) -> None:
     workload = tmp_path / "workload.jsonl"
-    workload.write_text("".join(f'{{"prompt": [{n}, 5, 6], "max_tokens": 3}}\n' for n in (7, 8)))
+    workload.write_text("".join(f'{{"prompt": [{n}, 5, 6], "max_tokens": 3}}\n' for n in (7, 7)))
     out = tmp_path / "ids.json"
     figures = run_cli(
         tmp_path, "bench", "engine", "--model", str(smollm2_folder),
@@ -96,3 +96,4 @@ def test_bench_engine_writes_ids_and_figures(smollm2_folder: Path, tmp_path: Pat
     assert figures["seconds"] > 0
     assert figures["output_tokens_per_second"] > 0
     assert [len(ids) for ids in json.loads(out.read_text())] == [3, 3]
+    assert figures["stats"]["copies"] == 0  # every line is computed, equal ones too
