@@ -208,5 +208,5 @@ def test_a_job_of_responses_runs_to_its_end(workshop: Workshop) -> None:
     assert bodies["b"]["truncated_prompt_tokens"] == 1
     assert dict(workshop.errors(job_id)) == {
         "c": "unsupported_value",
-        None: "streaming_unsupported",  # refused before its custom id was looked at
+        "d": "streaming_unsupported",
     }
