@@ -68,6 +68,7 @@ def compile_case(case: Case) -> tuple[int, int, int]:
         "BLOCK_SIZE": 32,
         "HAS_SOFTCAP": False,
         "HAS_WINDOW": False,
+        "HAS_SINKS": False,
         "PRECISION": "ieee" if case.dtype == "fp32" else "tf32",
     }
     names = paged_attention.arg_names
@@ -102,7 +103,7 @@ def _type_of(name: str, constants: dict[str, object], case: Case) -> str:
         return "constexpr"
     if name == "lse_ptr" or (name == "out_ptr" and case.splits > 1):
         return "*fp32"
-    if name in ("out_ptr", "query_ptr", "keys_ptr", "values_ptr"):
+    if name in ("out_ptr", "query_ptr", "keys_ptr", "values_ptr", "sinks_ptr"):
         return f"*{case.dtype}"
     if name in ("scale", "softcap"):
         return "fp32"

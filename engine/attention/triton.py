@@ -174,6 +174,7 @@ class TritonAttention:
             step.context_lens,
             tiles.sequences,
             tiles.queries,
+            out if options.sinks is None else options.sinks,
             options.scale,
             options.softcap or 0.0,
             options.window or 0,
@@ -184,6 +185,7 @@ class TritonAttention:
             BLOCK_SIZE=self._block_size,
             HAS_SOFTCAP=options.softcap is not None,
             HAS_WINDOW=options.window is not None,
+            HAS_SINKS=options.sinks is not None,
             # TF32 would lose what float32 is chosen for.
             PRECISION="ieee" if self._dtype == torch.float32 else "tf32",
             num_warps=launch.num_warps,

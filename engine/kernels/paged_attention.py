@@ -28,6 +28,7 @@ def paged_attention(
     context_lens_ptr,  # int32 [sequences]
     tile_sequences_ptr,  # int32 [tiles]: the sequence of each tile of queries
     tile_queries_ptr,  # int32 [tiles]: its first query in the sequence
+    sinks_ptr,  # [heads]: scores beside those of the keys; unused without HAS_SINKS
     scale,
     softcap,
     window,
@@ -46,6 +47,7 @@ def paged_attention(
     SPLITS: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     TILE_QUERIES: tl.constexpr = TILE_ROWS // GROUP
@@ -87,6 +89,11 @@ def paged_attention(
 
     maximum = tl.full([TILE_ROWS], float("-inf"), tl.float32)
     total = tl.zeros([TILE_ROWS], tl.float32)
+    if HAS_SINKS:
+        # A sink takes its share of the softmax once, and gives no value.
+        sinks = tl.load(sinks_ptr + head, mask=has_row, other=0.0).to(tl.float32) * LOG2_E
+        maximum = tl.where(split == 0, sinks, maximum)
+        total = tl.where(split == 0, 1.0, total)
     sums = tl.zeros([TILE_ROWS, VALUE_PAD], tl.float32)
     offsets = tl.arange(0, TILE_KEYS)
     for key_tile in range(first_tile, end_tile):

@@ -126,6 +126,20 @@ def test_prefills_alone_and_long_contexts_over_several_key_tiles_match_the_oracl
         pair.step([(sequence, chunk)], options)
 
 
+@pytest.mark.parametrize("units", [1, 64])
+def test_a_sink_takes_its_share_once_however_the_keys_are_split(
+    monkeypatch: pytest.MonkeyPatch, units: int
+) -> None:
+    monkeypatch.setattr(backend, "KEYS_PER_SPLIT", 8)
+    monkeypatch.setattr(backend, "_num_units", lambda device: units)
+    torch.manual_seed(5)
+    pair = Pair(LayerShape(2, 16, 16), 6, 16, torch.float32)
+    long, short = make_sequences([20, 3], 16, random.Random(5))
+    options = AttentionOptions(0.25, window=9, sinks=torch.randn(6))
+    pair.step([(long, 19), (short, 2)], options)
+    pair.step([(long, 1), (short, 1)], options)
+
+
 def test_a_large_score_is_capped_without_overflow() -> None:
     torch.manual_seed(4)
     pair = Pair(LayerShape(1, 16, 16), 1, 16, torch.float32)

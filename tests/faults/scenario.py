@@ -32,6 +32,7 @@ from runner.domain.leases import Lease
 from runner.domain.states import LIVE_WORKER_STATES, PENDING_SHARD_STATES, JobState, ShardState
 from runner.doorbell import connect_doorbell
 from runner.embedded import ServiceUrls
+from runner.ringer import Ringer
 from runner.runtime import Runtime
 from runner.services import keys, leases, models, workers
 from runner.services.closing import close_job
@@ -144,8 +145,10 @@ class Actor:
         )
         arm_failpoints(self.settings)
         self.sessions = create_session_factory(stage.database_url)
-        connect_doorbell(self.sessions, lambda ring: None)  # every message is lost
-        runtime = Runtime(self.settings, self.urls, self.sessions, create_celery("memory://"))
+        ringer = Ringer(lambda ring: None)  # every message is lost
+        connect_doorbell(self.sessions, ringer.ring)
+        celery = create_celery(self.urls.broker_url)
+        runtime = Runtime(self.settings, self.urls, self.sessions, celery, ringer, keeps_data=False)
         self.app = create_app(runtime)
 
     def post(self, path: str, **options: Any) -> Memory:  # noqa: ANN401

@@ -3,6 +3,7 @@
 import pytest
 from test_line_bodies import COMPLETIONS, HELLO, refusal_of, request_of
 
+from runner.inference.bodies import BadBody
 from runner.inference.formats import OutputFormat
 from runner.inference.tools import MAX_TOOLS, ToolUse
 
@@ -99,11 +100,6 @@ def test_a_form_is_understood_in_either_way_of_asking(
             "tool_choice",
             "invalid_type",
         ),
-        (
-            {"tools": [function()], "response_format": named()},
-            "response_format",
-            "unsupported_value",
-        ),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(
@@ -113,6 +109,20 @@ def test_what_is_wrong_is_refused_with_its_place(
     assert refusal.param == param
     assert code in (None, refusal.code)
     assert refusal.message.endswith(".")
+
+
+def test_a_form_beside_tools_is_refused_unless_the_tools_are_ruled_out() -> None:
+    both: dict[str, object] = {
+        "messages": HELLO,
+        "tools": [function()],
+        "response_format": named(),
+    }
+    with pytest.raises(BadBody, match="not supported beside tools") as caught:
+        request_of(both)
+    assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_value")
+    ruled_out = request_of({**both, "tool_choice": "none"})
+    assert ruled_out.format is not None
+    assert ruled_out.tools is None
 
 
 def test_the_stub_refuses_forms_and_calls_by_name() -> None:

@@ -126,5 +126,13 @@ def _new_job(body: CreateBatch) -> NewJob:
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    """The block as it is kept; ``NaN`` and the like stay, for the service to refuse."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """The block as it is kept."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # NaN, or a number like 1e400
+        raise InvalidRequest(
+            "defaults holds a number out of range: numbers are finite.",
+            code="invalid_defaults",
+            param="defaults",
+        ) from None
+    return text.encode()

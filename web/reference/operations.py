@@ -47,7 +47,9 @@ class Operation:
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("POST", "/v1/files"): Operation(objects.FileObject, FILE_FORM, statuses=(413,)),
+    ("POST", "/v1/files"): Operation(
+        objects.FileObject, FILE_FORM, (IDEMPOTENCY_KEY,), statuses=(413,)
+    ),
     ("GET", "/v1/files"): Operation(
         objects.FileList, parameters=(PURPOSE, AFTER, UP_TO_10000, ORDER), statuses=(404,)
     ),
@@ -71,7 +73,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         objects.BatchList, parameters=(AFTER, UP_TO_100), statuses=(404,)
     ),
     ("GET", "/v1/batches/<batch_id>"): Operation(objects.BatchObject, statuses=(304,)),
-    ("POST", "/v1/batches/<batch_id>/cancel"): Operation(objects.BatchObject),
+    ("POST", "/v1/batches/<batch_id>/cancel"): Operation(
+        objects.BatchObject, parameters=(RETRY_COUNT,)
+    ),
     ("GET", "/v1/models"): Operation(objects.ModelList),
     ("GET", "/v1/models/<path:name>"): Operation(objects.ModelObject),
     ("GET", "/api/jobs/<job_id>/report"): Operation(objects.ReportObject),

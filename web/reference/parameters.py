@@ -34,7 +34,8 @@ PURPOSE = _query("purpose", "Only files of this purpose.", {"type": "string"})
 RANGE = _header("Range", "One range of bytes, such as bytes=0-99.", {"type": "string"})
 IDEMPOTENCY_KEY = _header(
     "Idempotency-Key",
-    "The same key with the same body gives the same batch; with another body it is refused.",
+    "The same key with the same body gives what the first try made; with another body it is "
+    "refused. It stands for two days.",
     {"type": "string", "minLength": 1, "maxLength": KEY_LETTERS},
 )
 RETRY_COUNT = _header(
