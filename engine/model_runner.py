@@ -11,7 +11,7 @@ import torch
 from engine.attention import AttentionBackend
 from engine.attention.backend import BatchLayout
 from engine.logits import edit_logits, read_logprobs
-from engine.models import LoadedModel
+from engine.models import FusedModel, LoadedModel
 from engine.request import Request
 from engine.sampler import sample
 from engine.token_logprobs import TokenLogprobs
@@ -35,7 +35,9 @@ class StepResult:
 class ModelRunner:
     """Runs steps of one model over one KV pool."""
 
-    def __init__(self, model: LoadedModel, attention: AttentionBackend, num_token_ids: int) -> None:
+    def __init__(
+        self, model: LoadedModel | FusedModel, attention: AttentionBackend, num_token_ids: int
+    ) -> None:
         self._model = model
         self._attention = attention
         # Logits may be padded beyond the tokenizer's last id; those must never be sampled.

@@ -8,11 +8,10 @@ import torch
 from engine.attention.backend import AttentionOptions, BatchLayout, LayerShape
 from engine.kernels import Kernels
 from engine.kernels.library import BFLOAT16, FLOAT32, AttentionRows, AttentionShape, Batch
+from engine.kernels.memory import zeroed
 from engine.kernels.threads import usable_threads
 
 DTYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
-ALIGNMENT = 64
-"""Bytes; a pool starts on a cache line."""
 
 
 class CpuAttention:
@@ -35,7 +34,7 @@ class CpuAttention:
         return sum(self._layer_block_bytes(shape) for shape in self._shapes)
 
     def allocate(self, num_blocks: int) -> None:
-        self._pools = [_pool(num_blocks * self._layer_block_bytes(s)) for s in self._shapes]
+        self._pools = [zeroed(num_blocks * self._layer_block_bytes(s)) for s in self._shapes]
 
     def begin(self, layout: BatchLayout) -> None:
         self._release()
@@ -133,10 +132,3 @@ class CpuAttention:
 def num_threads() -> int:
     """Threads of a kernel: what torch was told, within what this process may use."""
     return min(torch.get_num_threads(), usable_threads())
-
-
-def _pool(size: int) -> np.ndarray:
-    """`size` zero bytes that start on a cache line and take memory only once they are written."""
-    pages = np.zeros(size + ALIGNMENT, dtype=np.uint8)
-    start = -pages.ctypes.data % ALIGNMENT
-    return pages[start : start + size]

@@ -3,7 +3,7 @@
 import ctypes
 import functools
 import logging
-from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 
 from engine.kernels.build import (
@@ -67,6 +67,81 @@ class AttentionRows(ctypes.Structure):
     ]
 
 
+class Matrix(ctypes.Structure):
+    """TmMatrix of product.h."""
+
+    _fields_ = [
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+    ]
+
+
+class Layer(ctypes.Structure):
+    """TmLayer of stack.h."""
+
+    _fields_ = [
+        ("input_norm", c_void_p),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("qkv", Matrix),
+        ("out", Matrix),
+        ("gate_up", Matrix),
+        ("down", Matrix),
+        ("attention", AttentionShape),
+    ]
+
+
+class Stack(ctypes.Structure):
+    """TmStack of stack.h."""
+
+    _fields_ = [
+        ("dtype", c_int32),
+        ("num_layers", c_int32),
+        ("hidden", c_int64),
+        ("intermediate", c_int64),
+        ("epsilon", c_float),
+        ("rotary_dim", c_int32),
+        ("layers", POINTER(Layer)),
+        ("embedding", c_void_p),
+        ("final_norm", c_void_p),
+        ("head", Matrix),
+    ]
+
+
+class Profile(ctypes.Structure):
+    """TmProfile of stack.h."""
+
+    _fields_ = [
+        ("products", c_double),
+        ("attention", c_double),
+        ("small", c_double),
+        ("head", c_double),
+    ]
+
+
+class Step(ctypes.Structure):
+    """TmStep of stack.h."""
+
+    _fields_ = [
+        ("plan", c_void_p),
+        ("num_tokens", c_int64),
+        ("token_ids", c_void_p),
+        ("cosine", c_void_p),
+        ("sine", c_void_p),
+        ("pools", c_void_p),
+        ("num_rows", c_int64),
+        ("rows", c_void_p),
+        ("logits", c_void_p),
+        ("hidden", c_void_p),
+        ("workspace", c_void_p),
+        ("profile", POINTER(Profile)),
+        ("num_threads", c_int32),
+    ]
+
+
 class Kernels:
     """One loaded library.
 
@@ -82,20 +157,30 @@ class Kernels:
             function = getattr(self.functions, name)
             function.restype = result
             function.argtypes = arguments
+        if self.functions.tm_start() != 0:
+            raise OSError(f"Linux refuses this process the registers of {level.name}")
 
 
-@functools.cache
 def load_kernels() -> Kernels:
     """The best kernels of this machine, compiled on first use.
 
     Raises:
         KernelsUnavailable: there are none; logged once as a warning.
     """
+    found = _find_kernels()
+    if isinstance(found, KernelsUnavailable):
+        raise KernelsUnavailable(*found.args)
+    return found
+
+
+@functools.cache
+def _find_kernels() -> Kernels | KernelsUnavailable:
+    """A failure is kept too: trying again would cost a compilation for each model."""
     try:
         return _load_best()
     except KernelsUnavailable as error:
         logger.warning("The CPU engine runs without its C++ kernels: %s.", error)
-        raise
+        return error
 
 
 def _load_best() -> Kernels:
@@ -134,4 +219,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         None,
         [c_void_p, POINTER(AttentionShape), POINTER(AttentionRows), c_void_p, c_int32],
     ),
+    "tm_start": (c_int32, []),
+    "tm_pack": (None, [c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_int64]),
+    "tm_workspace_bytes": (c_int64, [POINTER(Stack), c_int64, c_int64]),
+    "tm_run_step": (None, [POINTER(Stack), POINTER(Step)]),
+    "tm_product": (None, [c_void_p, c_int64, c_int32, POINTER(Matrix), c_void_p, c_int32]),
 }

@@ -23,6 +23,7 @@ class LoadedModel:
 
     Attributes:
         shapes: the KV cache of each attention layer.
+        options: what each attention layer asks for.
         vocab_size: rows of the embedding; every token id must be below.
         max_model_len: longest sequence in tokens.
         device, dtype: where and in what the forward runs.
@@ -37,7 +38,12 @@ class LoadedModel:
         self.device = weight.device
         self.dtype = weight.dtype
         self.name = type(network).__name__
-        self.shapes = self._record_shapes()
+        self.shapes, self.options = self._record_layers()
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """Transformers' own module, for one who takes its weights."""
+        return self._network
 
     def logits(
         self,
@@ -78,8 +84,8 @@ class LoadedModel:
         return logits
 
     @torch.inference_mode()
-    def _record_shapes(self) -> list[LayerShape]:
-        """Learn the cache's shape from the attention calls of one token, not from config names."""
+    def _record_layers(self) -> tuple[list[LayerShape], list[AttentionOptions]]:
+        """Learn about the layers from the attention calls of one token, not from config names."""
         recorder = _ShapeRecorder()
         first = torch.zeros(1, dtype=torch.long, device=self.device)
         self.logits(first, first, first, recorder)
@@ -90,7 +96,8 @@ class LoadedModel:
                 "hold; choose a model whose every layer is attention."
             )
         self._check_layer_types(recorder)
-        return [recorder.shapes[layer] for layer in layers]
+        shapes = [recorder.shapes[layer] for layer in layers]
+        return shapes, [recorder.options[layer] for layer in layers]
 
     def _check_layer_types(self, recorder: "_ShapeRecorder") -> None:
         """Refuse layers whose mask goes beyond causal and a window that attention is told of.
@@ -100,7 +107,7 @@ class LoadedModel:
         """
         layer_types = getattr(self._network.config, "layer_types", None) or []
         for layer, kind in enumerate(layer_types):
-            is_windowed = kind == "sliding_attention" and recorder.windows.get(layer) is not None
+            is_windowed = kind == "sliding_attention" and recorder.has_window(layer)
             if kind != "full_attention" and not is_windowed:
                 raise UnsupportedModel(
                     f"{self.name} has layers of type {kind}, which the paged engine doesn't know; "
@@ -228,7 +235,11 @@ class _ShapeRecorder:
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
-        self.windows: dict[int, int | None] = {}
+        self.options: dict[int, AttentionOptions] = {}
+
+    def has_window(self, layer: int) -> bool:
+        options = self.options.get(layer)
+        return options is not None and options.window is not None
 
     def attend(
         self,
@@ -240,7 +251,7 @@ class _ShapeRecorder:
     ) -> torch.Tensor:
         _, kv_heads, value_dim = value.shape
         self.shapes[layer] = LayerShape(kv_heads, key.shape[-1], value_dim)
-        self.windows[layer] = options.window
+        self.options[layer] = options
         return value.repeat_interleave(query.shape[1] // kv_heads, dim=1)
 
     def block_bytes(self) -> int:

@@ -34,9 +34,9 @@ def small_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def fresh_load() -> Iterator[None]:
     """Forget what an earlier load found, before and after."""
-    library.load_kernels.cache_clear()
+    library._find_kernels.cache_clear()
     yield
-    library.load_kernels.cache_clear()
+    library._find_kernels.cache_clear()
 
 
 def level(answer: int) -> Level:

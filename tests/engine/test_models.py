@@ -180,7 +180,8 @@ def test_probe_refuses_other_logits(llama_folder: Path, monkeypatch: pytest.Monk
 
 
 def test_plain_attention_is_put_back_after_the_probe(llama_folder: Path) -> None:
-    model = load_model(EngineConfig(model=llama_folder, dtype="float32"))
+    model = hf.load_from_folder(EngineConfig(model=llama_folder, dtype="float32"))
+    probe.probe_model(model, 8, probe.plain_answers(model, 8))
     before = model.plain_logits([1, 2, 3])
     backend = attention.open_attention(model.shapes, 8, model.device, model.dtype)
     backend.allocate(1)
