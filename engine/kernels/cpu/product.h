@@ -37,10 +37,11 @@ void prefetch_share(const T* next, int64_t elements, int64_t part, int64_t parts
 }
 
 // For each tile finish(row, first_column, num_columns, const float* sums) is called once per row;
-// every thread of the team calls product, which ends with a barrier.
+// every thread of the team calls product, which ends with a barrier unless there are no rows.
 template <typename T, typename Finish>
 void product(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, Team& team,
              const Finish& finish) {
+    if (m == 0) return;
     const int64_t k = weight.inputs, panels = (weight.outputs + kPanel - 1) / kPanel;
     const int64_t groups = (panels + kTilePanels - 1) / kTilePanels;
     const int64_t block = block_rows(m, groups, team.size());

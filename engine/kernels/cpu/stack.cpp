@@ -46,16 +46,20 @@ struct Workspace {
     T* qkv;             // [tokens, queries + keys + values]
     T* attended;        // [tokens, heads * value_dim]
     T* gated;           // [tokens, intermediate]
+    float* kept_residual;  // [rows, hidden], of the wanted rows alone
+    T* kept_attended;      // [rows, heads * value_dim]
     int64_t bytes = 0;
 
-    Workspace(const TmStack& stack, int64_t num_tokens, char* base) {
+    Workspace(const TmStack& stack, int64_t num_tokens, int64_t num_rows, char* base) {
         const Widths widths(stack.layers[0].attention);
-        const int64_t rows = padded(num_tokens);
+        const int64_t rows = padded(std::max(num_tokens, num_rows)), kept = padded(num_rows);
         residual = cut<float>(base, rows * stack.hidden);
         normed = cut<T>(base, rows * stack.hidden);
         qkv = cut<T>(base, rows * widths.qkv());
         attended = cut<T>(base, rows * widths.attended);
         gated = cut<T>(base, rows * stack.intermediate);
+        kept_residual = cut<float>(base, kept * stack.hidden);
+        kept_attended = cut<T>(base, kept * widths.attended);
     }
 
    private:
@@ -76,9 +80,10 @@ class Walk {
           step_(step),
           team_(team),
           thread_(thread),
-          work_(stack, std::max(step.num_tokens, step.num_rows),
-                static_cast<char*>(step.workspace)),
-          tokens_(step.num_tokens),
+          work_(stack, step.num_tokens, step.num_rows, static_cast<char*>(step.workspace)),
+          count_(step.num_tokens),
+          residual_(work_.residual),
+          attended_(work_.attended),
           watch_(thread == 0) {}
 
     void run() {
@@ -90,9 +95,9 @@ class Walk {
    private:
     void embed() {
         const T* table = static_cast<const T*>(stack_.embedding);
-        for_rows(tokens_, [&](int64_t row) {
+        for_rows(count_, [&](int64_t row) {
             const T* source = table + step_.token_ids[row] * stack_.hidden;
-            float* x = work_.residual + row * stack_.hidden;
+            float* x = residual_ + row * stack_.hidden;
             for (int64_t i = 0; i < stack_.hidden; i += kLanes) store(x + i, load(source + i));
         });
         watch_.add_to(step_.profile->small);
@@ -104,16 +109,33 @@ class Walk {
         project(layer);
         attend(layer, step_.pools[index]);
         const Widths widths(layer.attention);
-        add_product(work_.attended, widths.attended, layer.out);
+        if (index == stack_.num_layers - 1 && step_.hidden == nullptr) {
+            keep_wanted(widths.attended);
+        }
+        add_product(attended_, widths.attended, layer.out);
         norm(layer.mlp_norm);
         gate(layer.gate_up);
         add_product(work_.gated, stack_.intermediate, layer.down);
     }
 
+    // Nobody reads the other tokens' outputs any more.
+    void keep_wanted(int64_t width) {
+        for_rows(step_.num_rows, [&](int64_t row) {
+            const int64_t token = step_.rows[row], n = stack_.hidden;
+            std::memcpy(work_.kept_residual + row * n, residual_ + token * n, n * sizeof(float));
+            std::memcpy(work_.kept_attended + row * width, attended_ + token * width,
+                        width * sizeof(T));
+        });
+        count_ = step_.num_rows;
+        residual_ = work_.kept_residual;
+        attended_ = work_.kept_attended;
+        only_wanted_ = true;
+    }
+
     void norm(const float* weight) {
         const int64_t n = stack_.hidden;
-        for_rows(tokens_, [&](int64_t row) {
-            rms_norm(work_.residual + row * n, weight, n, stack_.epsilon, work_.normed + row * n);
+        for_rows(count_, [&](int64_t row) {
+            rms_norm(residual_ + row * n, weight, n, stack_.epsilon, work_.normed + row * n);
         });
         watch_.add_to(step_.profile->small);
     }
@@ -121,7 +143,7 @@ class Walk {
     void project(const TmLayer& layer) {
         const int64_t width = layer.qkv.outputs;
         const float* bias = layer.qkv.bias;
-        product(work_.normed, stack_.hidden, tokens_, layer.qkv, team_,
+        product(work_.normed, stack_.hidden, count_, layer.qkv, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     T* out = work_.qkv + row * width + column;
                     for (int64_t i = 0; i < columns; i += kLanes) {
@@ -136,7 +158,7 @@ class Walk {
         const TmAttentionShape& shape = layer.attention;
         const Widths widths(shape);
         if (layer.query_norm != nullptr) {
-            for_rows(tokens_, [&](int64_t row) {
+            for_rows(count_, [&](int64_t row) {
                 T* heads = work_.qkv + row * widths.qkv();
                 norm_heads(heads, shape.num_heads, shape.key_dim, layer.query_norm);
                 norm_heads(heads + widths.query, shape.num_kv_heads, shape.key_dim,
@@ -166,9 +188,9 @@ class Walk {
 
     // residual += rows times weight
     void add_product(const T* rows, int64_t width, const TmMatrix& weight) {
-        product(rows, width, tokens_, weight, team_,
+        product(rows, width, count_, weight, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
-                    float* x = work_.residual + row * stack_.hidden + column;
+                    float* x = residual_ + row * stack_.hidden + column;
                     for (int64_t i = 0; i < columns; i += kLanes) {
                         Vec add = load(sums + i);
                         if (weight.bias != nullptr) add = add + load(weight.bias + column + i);
@@ -180,7 +202,7 @@ class Walk {
 
     // gated = silu(gate) * up; a panel of 16 gates is followed by the panel of their 16 ups.
     void gate(const TmMatrix& weight) {
-        product(work_.normed, stack_.hidden, tokens_, weight, team_,
+        product(work_.normed, stack_.hidden, count_, weight, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     T* out = work_.gated + row * stack_.intermediate + column / 2;
                     for (int64_t i = 0; i < columns; i += 2 * kLanes) {
@@ -198,10 +220,10 @@ class Walk {
     void finish() {
         const int64_t n = stack_.hidden;
         if (step_.hidden != nullptr) {
-            for_rows(tokens_, [&](int64_t row) { norm_last(row, step_.hidden + row * n); });
+            for_rows(count_, [&](int64_t row) { norm_last(row, step_.hidden + row * n); });
         }
         for_rows(step_.num_rows, [&](int64_t row) {
-            norm_last(step_.rows[row], work_.normed + row * n);
+            norm_last(only_wanted_ ? row : step_.rows[row], work_.normed + row * n);
         });
         watch_.add_to(step_.profile->small);
         const TmMatrix& head = stack_.head;
@@ -218,9 +240,9 @@ class Walk {
     }
 
     template <typename Out>
-    void norm_last(int64_t token, Out* out) {
+    void norm_last(int64_t row, Out* out) {
         const int64_t n = stack_.hidden;
-        rms_norm(work_.residual + token * n, stack_.final_norm, n, stack_.epsilon, out);
+        rms_norm(residual_ + row * n, stack_.final_norm, n, stack_.epsilon, out);
     }
 
     // work(row) for each row, a few at a time to whoever is free; ends with a barrier.
@@ -239,7 +261,11 @@ class Walk {
     Team& team_;
     const int thread_;
     const Workspace<T> work_;
-    const int64_t tokens_;
+    // The rows in flight: those of all tokens, and behind the last attention only the wanted ones.
+    int64_t count_;
+    float* residual_;
+    T* attended_;
+    bool only_wanted_ = false;
     Stopwatch watch_;
 };
 
@@ -276,9 +302,9 @@ void tm_pack(const void* weight, int64_t outputs, int64_t inputs, int32_t dtype,
 }
 
 int64_t tm_workspace_bytes(const TmStack* stack, int64_t num_tokens, int64_t num_rows) {
-    const int64_t rows = std::max(num_tokens, num_rows);
-    return stack->dtype == TM_BFLOAT16 ? Workspace<bf16>(*stack, rows, nullptr).bytes
-                                       : Workspace<float>(*stack, rows, nullptr).bytes;
+    return stack->dtype == TM_BFLOAT16
+               ? Workspace<bf16>(*stack, num_tokens, num_rows, nullptr).bytes
+               : Workspace<float>(*stack, num_tokens, num_rows, nullptr).bytes;
 }
 
 void tm_run_step(const TmStack* stack, const TmStep* step) {
