@@ -12,7 +12,7 @@ from engine.detokenizer import Detokenizer
 from engine.errors import EngineError, InvalidLogits, InvalidParams, PromptTooLong
 from engine.kv_cache import pool_blocks
 from engine.logit_edits import LogitEdits
-from engine.model_runner import ModelRunner
+from engine.model_runner import ModelRunner, StepResult
 from engine.models import load_model
 from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOutput
 from engine.request import Request
@@ -101,7 +101,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one scheduler step; returns the requests that ended in it."""
         started_us = _now_us()
-        plan = self._scheduler.schedule(started_us)
+        with self._runner.profile.part("scheduling"):
+            plan = self._scheduler.schedule(started_us)
         ended = self._run(plan) if plan.requests else []
         if plan.stuck is not None:
             ended.append((plan.stuck, FinishReason.ERROR, self._never_fits(plan.stuck)))
@@ -136,6 +137,11 @@ class LLMEngine:
             last_step_us=self._last_step_us,
             busy_us=self._busy_us,
         )
+
+    def profile(self) -> dict[str, float]:
+        """Seconds of all steps so far by part; what is left of the whole is Python elsewhere."""
+        seconds = self._runner.seconds()
+        return seconds | {"other": self._busy_us / 1e6 - sum(seconds.values())}
 
     def check_integrity(self) -> None:
         """Assert that no block, request or count is lost; for tests and idle moments."""
@@ -172,6 +178,13 @@ class LLMEngine:
     def _run(self, plan: StepPlan) -> list[tuple[Request, FinishReason, EngineError | None]]:
         """Run the plan on the device and take its tokens in; returns who ended and why."""
         result = self._runner.run(plan.requests, plan.num_tokens)
+        with self._runner.profile.part("outputs"):
+            return self._take_in(plan, result)
+
+    def _take_in(
+        self, plan: StepPlan, result: StepResult
+    ) -> list[tuple[Request, FinishReason, EngineError | None]]:
+        """Append the step's tokens to their requests; returns who ended and why."""
         now_us = _now_us()
         ended: list[tuple[Request, FinishReason, EngineError | None]] = []
         for index, (request, num_tokens) in enumerate(

@@ -12,6 +12,7 @@ from engine.attention import AttentionBackend
 from engine.attention.backend import BatchLayout
 from engine.logits import edit_logits, read_logprobs
 from engine.models import FusedModel, LoadedModel
+from engine.profile import StepProfile
 from engine.request import Request
 from engine.sampler import sample
 from engine.token_logprobs import TokenLogprobs
@@ -42,6 +43,15 @@ class ModelRunner:
         self._attention = attention
         # Logits may be padded beyond the tokenizer's last id; those must never be sampled.
         self._num_token_ids = num_token_ids
+        self.profile = StepProfile()
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by part so far; the forward by its own parts where the model knows them."""
+        seconds = self.profile.seconds()
+        known = self._model.seconds()
+        if known:
+            seconds["inputs"] = seconds.pop("forward", 0.0) - sum(known.values())
+        return known | seconds
 
     @torch.inference_mode()
     def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
@@ -52,11 +62,13 @@ class ModelRunner:
         """
         order = sorted(range(len(requests)), key=lambda i: _row_order(requests[i], num_tokens[i]))
         rows = [(requests[i], num_tokens[i]) for i in order]
-        logits = self._forward(rows)[:, : self._num_token_ids]
-        finite = logits.sum(-1, dtype=torch.float32).isfinite()
-        sampled, logprobs = _draw(logits, rows)
+        with self.profile.part("forward"):
+            logits = self._forward(rows)[:, : self._num_token_ids]
+        with self.profile.part("sampling"):
+            finite = logits.sum(-1, dtype=torch.float32).isfinite()
+            sampled, logprobs = _draw(logits, rows)
+            token_ids, is_finite = sampled.tolist(), finite.tolist()
         row_of = sorted(range(len(order)), key=order.__getitem__)
-        token_ids, is_finite = sampled.tolist(), finite.tolist()
         return StepResult(
             [token_ids[row] for row in row_of],
             [is_finite[row] for row in row_of],

@@ -23,7 +23,6 @@ class FusedModel:
 
     Attributes:
         shapes, options, vocab_size, hidden_size, max_model_len, device, dtype, name: as there.
-        profile: seconds spent in each part of all steps so far.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -44,7 +43,7 @@ class FusedModel:
         self.max_model_len = model.max_model_len
         self.device, self.dtype = model.device, model.dtype
         self.name = f"{model.name} (fused layers)"
-        self.profile = Profile()
+        self._profile = Profile()
         self.hidden_size = parts.embedding.embedding_dim
         self._functions = kernels.functions
         self._rotary, self._rotary_dim = parts.rotary, parts.rotary_dim
@@ -74,6 +73,15 @@ class FusedModel:
         hidden = torch.empty(len(token_ids), self.hidden_size)
         return hidden, self._run(token_ids, positions, rows, attention, hidden)
 
+    def seconds(self) -> dict[str, float]:
+        """Seconds of all steps so far by part of the forward."""
+        return {
+            "matrix products": self._profile.products,
+            "attention": self._profile.attention,
+            "norms and embedding": self._profile.small,
+            "head": self._profile.head,
+        }
+
     def _run(
         self,
         token_ids: torch.Tensor,
@@ -102,7 +110,7 @@ class FusedModel:
             logits=logits.data_ptr(),
             hidden=None if hidden is None else hidden.data_ptr(),
             workspace=self._reserve(len(token_ids), len(rows)),
-            profile=ctypes.pointer(self.profile),
+            profile=ctypes.pointer(self._profile),
             num_threads=num_threads(),
         )
         self._functions.tm_run_step(ctypes.byref(self._stack), ctypes.byref(step))

@@ -73,6 +73,10 @@ class LoadedModel:
         logits: torch.Tensor = output.logits[0]
         return logits
 
+    def seconds(self) -> dict[str, float]:
+        """Seconds by part of the forward, as far as it knows: nothing."""
+        return {}
+
     def plain_logits(self, token_ids: list[int]) -> torch.Tensor:
         """[tokens, vocab] of one sequence by transformers' own attention, for comparison."""
         self._network.set_attn_implementation(PLAIN_ATTENTION_NAME)  # type: ignore[operator]

@@ -89,9 +89,12 @@ def test_bench_engine_writes_ids_and_figures(model_folder: Path, tmp_path: Path)
     out = tmp_path / "ids.json"
     figures = run_cli(
         tmp_path, "bench", "engine", "--model", str(model_folder),
-        "--workload", str(workload), "--out", str(out),
+        "--workload", str(workload), "--out", str(out), "--profile",
     )  # fmt: skip
     assert figures["output_tokens"] == 6
+    assert {"scheduling", "sampling", "outputs", "other"} < figures["profile"].keys()
+    # The parts are all of the steps: adding requests and the loop around are not in them.
+    assert 0 < sum(figures["profile"].values()) <= figures["seconds"]
     assert figures["seconds"] > 0
     assert figures["output_tokens_per_second"] > 0
     assert [len(ids) for ids in json.loads(out.read_text())] == [3, 3]
