@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 MODEL ?= smollm2-135m-instruct
 WORKLOAD ?= bench/workloads/mixed-16.jsonl
 
-.PHONY: help install demo test check bench clean
+.PHONY: help install demo test check bench sanitize clean
 
 help:  ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,10 @@ test: check  ## Everything that needs no GPU
 
 bench: $(STAMP)  ## Run a workload through the engine alone (MODEL=, WORKLOAD=)
 	$(BIN)/tokenmill bench engine --model $(MODEL) --workload $(WORKLOAD)
+
+sanitize: $(STAMP)  ## Run the C++ kernels' tests under address and undefined-behaviour sanitizers
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0 $(BIN)/python scripts/sanitize.py
 
 clean:  ## Remove the environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
