@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernel_levels import kernels_of, levels_to_test
 from tiny_models import EngineFactory, FamilyFactory, save_model
 from transformers import AutoModelForCausalLM
 
 from engine import attention
 from engine.attention.backend import BatchLayout
 from engine.config import EngineConfig
-from engine.kernels import Kernels, load_kernels
-from engine.kernels.build import LEVELS, Level, build, cache_folder, usable_levels
+from engine.kernels import Kernels
+from engine.kernels.build import LEVELS, usable_levels
 from engine.kernels.library import BFLOAT16, FLOAT32, Matrix
 from engine.llm_engine import LLMEngine
 from engine.models import FusedModel, LoadedModel, fused, load_model
@@ -22,27 +23,14 @@ from engine.models.llama import NotFusable, take_apart
 from engine.models.probe import TOLERANCE
 from engine.sampling_params import SamplingParams
 
-# Machines without AMX run its loops with the tile registers written out in C++.
-EMULATED_AMX = Level("emulated_amx", frozenset(), ("-DTM_EMULATE_AMX",))
 BLOCK = 8
 
 pytestmark = pytest.mark.skipif(not usable_levels(), reason="no kernels for this processor")
 
 
-def kernels_of(level: Level) -> Kernels:
-    """Kernels of a level; those that only tests need are compiled faster than they run."""
-    usable = usable_levels()
-    if level == usable[0]:
-        return load_kernels()
-    options = ("-O1",)
-    if level is EMULATED_AMX:
-        options += usable[0].options
-    return Kernels(build(level, cache_folder(), options), level)
-
-
 @pytest.fixture(
     scope="module",
-    params=[*usable_levels(), EMULATED_AMX],
+    params=levels_to_test(),
     ids=lambda level: level.name,
 )
 def kernels(request: pytest.FixtureRequest) -> Kernels:

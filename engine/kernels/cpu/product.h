@@ -54,13 +54,13 @@ void product(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, T
         const int64_t next = std::min(first + kTilePanels * team.size(), panels - here);
         const int64_t start = item % blocks * block, end = std::min(m, start + block);
         const int64_t parts = (end - start + kMaxRows - 1) / kMaxRows;
+        const Panels<T> group = {base + first * panel_elements(k), panel_elements(k), here};
         const int64_t column = first * kPanel;
         const int64_t columns = std::min(here * kPanel, weight.outputs - column);
         for (int64_t part = 0; part < parts; ++part) {
             const int64_t row = start + part * kMaxRows;
             const int64_t count = std::min<int64_t>(kMaxRows, end - row);
-            multiply_rows(count, rows + row * stride, stride, base + first * panel_elements(k),
-                          here, k, sums);
+            multiply_rows(count, rows + row * stride, stride, group, k, sums);
             if (item % blocks == blocks - 1) {
                 prefetch_share(base + next * panel_elements(k), here * panel_elements(k), part,
                                parts);

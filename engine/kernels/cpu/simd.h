@@ -49,6 +49,10 @@ inline void store(bf16* p, Vec a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half);
 }
 inline Vec round_to_int(Vec a) { return {_mm512_roundscale_ps(a.v, 8)}; }
+// y, and 0 where x is below the limit; where x is NaN, y.
+inline Vec zero_below(float limit, Vec x, Vec y) {
+    return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ), y.v)};
+}
 // a * 2^n for whole n
 inline Vec scale_by_power(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
@@ -109,6 +113,11 @@ inline void store(bf16* p, Vec a) {
 inline Vec round_to_int(Vec a) {
     constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
+}
+inline Vec zero_below(float limit, Vec x, Vec y) {
+    const __m256 edge = _mm256_set1_ps(limit);
+    return {_mm256_and_ps(_mm256_cmp_ps(x.lo, edge, _CMP_NLT_UQ), y.lo),
+            _mm256_and_ps(_mm256_cmp_ps(x.hi, edge, _CMP_NLT_UQ), y.hi)};
 }
 inline __m256 scale_by_power(__m256 a, __m256 n) {
     // In two halves, so that neither factor leaves the range of exponents.

@@ -64,76 +64,103 @@ inline Vec multiply_pair(Vec sum, const bf16* pair, Line line) {
 }
 #endif
 
-// sums[r][c * 16 ..] = rows[r] . panel c, for R rows and C panels.
+// Panels that lie one behind the other, `stride` elements apart.
+template <typename T>
+struct Panels {
+    const T* first;
+    int64_t stride;
+    int64_t count;
+};
+
 template <int R, int C>
-void multiply_tile(const bf16* rows, int64_t stride, const bf16* panels, int64_t k, float* sums) {
-    Vec sum[R][C];
+inline void start_sums(Vec (&sum)[R][C], const float* sums, bool adds) {
     for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < C; ++c) sum[r][c] = zero();
+        for (int c = 0; c < C; ++c) {
+            sum[r][c] = adds ? load(sums + r * kTileColumns + c * kPanel) : zero();
+        }
     }
-    const int64_t panel = panel_elements(k);
+}
+
+template <int R, int C>
+inline void store_sums(const Vec (&sum)[R][C], float* sums) {
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < C; ++c) store(sums + r * kTileColumns + c * kPanel, sum[r][c]);
+    }
+}
+
+// sums[r][c * 16 ..] = rows[r] . panel c (added to what is there if `adds`), for R rows, C panels.
+template <int R, int C>
+void multiply_tile(const bf16* rows, int64_t stride, Panels<bf16> panels, int64_t k, float* sums,
+                   bool adds) {
+    Vec sum[R][C];
+    start_sums<R, C>(sum, sums, adds);
     for (int64_t i = 0; i < k; i += 2) {
         Line line[C];
-        for (int c = 0; c < C; ++c) line[c] = load_line(panels + c * panel + i * kPanel);
+        for (int c = 0; c < C; ++c) {
+            line[c] = load_line(panels.first + c * panels.stride + i * kPanel);
+        }
         for (int r = 0; r < R; ++r) {
             for (int c = 0; c < C; ++c) {
                 sum[r][c] = multiply_pair(sum[r][c], rows + r * stride + i, line[c]);
             }
         }
     }
-    for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < C; ++c) store(sums + r * kTileColumns + c * kPanel, sum[r][c]);
-    }
+    store_sums<R, C>(sum, sums);
 }
 
 template <int R, int C>
-void multiply_tile(const float* rows, int64_t stride, const float* panels, int64_t k, float* sums) {
+void multiply_tile(const float* rows, int64_t stride, Panels<float> panels, int64_t k, float* sums,
+                   bool adds) {
     Vec sum[R][C];
-    for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < C; ++c) sum[r][c] = zero();
-    }
-    const int64_t panel = panel_elements(k);
+    start_sums<R, C>(sum, sums, adds);
     for (int64_t i = 0; i < k; ++i) {
         Vec line[C];
-        for (int c = 0; c < C; ++c) line[c] = load(panels + c * panel + i * kPanel);
+        for (int c = 0; c < C; ++c) line[c] = load(panels.first + c * panels.stride + i * kPanel);
         for (int r = 0; r < R; ++r) {
             const Vec a = splat(rows[r * stride + i]);
             for (int c = 0; c < C; ++c) sum[r][c] = fma(a, line[c], sum[r][c]);
         }
     }
-    for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < C; ++c) store(sums + r * kTileColumns + c * kPanel, sum[r][c]);
-    }
+    store_sums<R, C>(sum, sums);
 }
 
 template <int C, typename T>
-void multiply_few(int64_t num_rows, const T* rows, int64_t stride, const T* panels, int64_t k,
-                  float* sums) {
+void multiply_few(int64_t num_rows, const T* rows, int64_t stride, Panels<T> panels, int64_t k,
+                  float* sums, bool adds) {
     switch (num_rows) {
-        case 1: return multiply_tile<1, C>(rows, stride, panels, k, sums);
-        case 2: return multiply_tile<2, C>(rows, stride, panels, k, sums);
+        case 1: return multiply_tile<1, C>(rows, stride, panels, k, sums, adds);
+        case 2: return multiply_tile<2, C>(rows, stride, panels, k, sums, adds);
 #if defined(__AVX512F__)
-        case 3: return multiply_tile<3, C>(rows, stride, panels, k, sums);
-        case 4: return multiply_tile<4, C>(rows, stride, panels, k, sums);
-        case 5: return multiply_tile<5, C>(rows, stride, panels, k, sums);
+        case 3: return multiply_tile<3, C>(rows, stride, panels, k, sums, adds);
+        case 4: return multiply_tile<4, C>(rows, stride, panels, k, sums, adds);
+        case 5: return multiply_tile<5, C>(rows, stride, panels, k, sums, adds);
 #endif
-        default: return multiply_tile<kTileRows, C>(rows, stride, panels, k, sums);
+        default: return multiply_tile<kTileRows, C>(rows, stride, panels, k, sums, adds);
     }
 }
 
 #if defined(TM_HAS_AMX)
-// 32 rows times two panels. Rows behind num_rows are read, so buffers are padded to whole tiles;
-// what they give is not used.
-inline void multiply_tiles(const bf16* rows, int64_t stride, const bf16* panels, int64_t k,
-                           float* sums, bool has_second) {
-    const int64_t bytes = stride * 2, panel = panel_elements(k);
-    const bf16* second = has_second ? panels + panel : panels;
-    TILE_ZERO(0);
-    TILE_ZERO(1);
-    TILE_ZERO(2);
-    TILE_ZERO(3);
+// 32 rows times two panels. Rows behind the last one are read, so buffers are padded to whole
+// tiles; what they give is not used.
+inline void multiply_tiles(const bf16* rows, int64_t stride, const bf16* panel, const bf16* second,
+                           int64_t k, float* sums, bool adds) {
+    constexpr int64_t kRowBytes = kTileColumns * sizeof(float);
+    const int64_t bytes = stride * 2;
+    const bool has_second = second != nullptr;
+    if (!has_second) second = panel;
+    if (adds) {
+        TILE_LOAD(0, sums, kRowBytes);
+        TILE_LOAD(1, sums + (has_second ? kPanel : 0), kRowBytes);
+        TILE_LOAD(2, sums + 16 * kTileColumns, kRowBytes);
+        TILE_LOAD(3, sums + 16 * kTileColumns + (has_second ? kPanel : 0), kRowBytes);
+    } else {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+    }
     for (int64_t i = 0; i < k; i += 32) {
-        TILE_LOAD(6, panels + i * kPanel, 64);
+        TILE_LOAD(6, panel + i * kPanel, 64);
         TILE_LOAD(7, second + i * kPanel, 64);
         TILE_LOAD_ONCE(4, rows + i, bytes);
         TILE_MULTIPLY(0, 4, 6);
@@ -142,7 +169,6 @@ inline void multiply_tiles(const bf16* rows, int64_t stride, const bf16* panels,
         TILE_MULTIPLY(2, 5, 6);
         TILE_MULTIPLY(3, 5, 7);
     }
-    constexpr int64_t kRowBytes = kTileColumns * sizeof(float);
     TILE_STORE(0, sums, kRowBytes);
     TILE_STORE(2, sums + 16 * kTileColumns, kRowBytes);
     if (!has_second) return;
@@ -153,16 +179,19 @@ inline void multiply_tiles(const bf16* rows, int64_t stride, const bf16* panels,
 constexpr int64_t kMinAmxRows = 5;
 #endif
 
-// sums[num_rows][kTileColumns] = rows times num_panels panels; at most kMaxRows and kTilePanels.
+// sums[num_rows][kTileColumns] = rows times panels, added to what is there if `adds`; at most
+// kTilePanels of them, and with AMX at most kMaxRows rows.
 template <typename T>
-void multiply_rows(int64_t num_rows, const T* rows, int64_t stride, const T* panels,
-                   int64_t num_panels, int64_t k, float* sums) {
+void multiply_rows(int64_t num_rows, const T* rows, int64_t stride, Panels<T> panels, int64_t k,
+                   float* sums, bool adds = false) {
 #if defined(TM_HAS_AMX)
     if constexpr (sizeof(T) == 2) {
-        if (num_rows >= kMinAmxRows) {
-            for (int64_t p = 0; p < num_panels; p += 2) {
-                multiply_tiles(rows, stride, panels + p * panel_elements(k), k, sums + p * kPanel,
-                               p + 1 < num_panels);
+        if (num_rows >= kMinAmxRows && k % 32 == 0) {
+            for (int64_t p = 0; p < panels.count; p += 2) {
+                const T* panel = panels.first + p * panels.stride;
+                multiply_tiles(rows, stride, panel,
+                               p + 1 < panels.count ? panel + panels.stride : nullptr, k,
+                               sums + p * kPanel, adds);
             }
             return;
         }
@@ -172,11 +201,11 @@ void multiply_rows(int64_t num_rows, const T* rows, int64_t stride, const T* pan
         const int64_t few = std::min<int64_t>(kTileRows, num_rows - r);
         const T* part = rows + r * stride;
         float* out = sums + r * kTileColumns;
-        switch (num_panels) {
-            case 1: multiply_few<1>(few, part, stride, panels, k, out); break;
-            case 2: multiply_few<2>(few, part, stride, panels, k, out); break;
-            case 3: multiply_few<kTilePanels - 1>(few, part, stride, panels, k, out); break;
-            default: multiply_few<kTilePanels>(few, part, stride, panels, k, out);
+        switch (panels.count) {
+            case 1: multiply_few<1>(few, part, stride, panels, k, out, adds); break;
+            case 2: multiply_few<2>(few, part, stride, panels, k, out, adds); break;
+            case 3: multiply_few<kTilePanels - 1>(few, part, stride, panels, k, out, adds); break;
+            default: multiply_few<kTilePanels>(few, part, stride, panels, k, out, adds);
         }
     }
 }
