@@ -1,5 +1,8 @@
 """Memory for kernels: large, on cache lines, taken from the system only as it is written."""
 
+import contextlib
+import mmap
+
 import numpy as np
 import numpy.typing as npt
 
@@ -8,10 +11,17 @@ ALIGNMENT = 64
 
 
 def zeroed(size: int) -> npt.NDArray[np.uint8]:
-    """[size] zero bytes that start on a cache line; their pages exist once they are touched."""
-    pages = np.zeros(size + ALIGNMENT, dtype=np.uint8)
-    start = -pages.ctypes.data % ALIGNMENT
-    return pages[start : start + size]
+    """[size] zero bytes that start on a page; their pages exist once they are touched.
+
+    Huge pages, where Linux gives them on request: blocks are read all over a large pool, and with
+    small pages nearly every one costs a walk through the page table.
+    """
+    # Python's default is shared memory, which has no huge pages.
+    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=np.uint8)[:size]
 
 
 class Arena:
