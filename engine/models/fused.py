@@ -2,6 +2,7 @@
 
 import ctypes
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -51,6 +52,7 @@ class FusedModel:
         self._weights = _PackedWeights(kernels, parts, model.dtype)
         self._stack = self._weights.stack
         self._workspace = zeroed(0)
+        self._logits = torch.empty(0, self.vocab_size)
 
     def logits(
         self,
@@ -59,7 +61,7 @@ class FusedModel:
         rows: torch.Tensor,
         attention: AttentionBackend,
     ) -> torch.Tensor:
-        """LoadedModel.logits, in float32."""
+        """LoadedModel.logits, in float32; they are overwritten by the next step's."""
         return self._run(token_ids, positions, rows, attention, None)
 
     def hidden_and_logits(
@@ -69,7 +71,7 @@ class FusedModel:
         rows: torch.Tensor,
         attention: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[tokens, hidden] behind the last norm and [rows, vocab], both in float32."""
+        """[tokens, hidden] behind the last norm and [rows, vocab] as from `logits`, in float32."""
         hidden = torch.empty(len(token_ids), self.hidden_size)
         return hidden, self._run(token_ids, positions, rows, attention, hidden)
 
@@ -97,7 +99,7 @@ class FusedModel:
         cosine, sine = rotary_tables(self._rotary, positions)
         cosine, sine = cosine[:, :half].contiguous(), sine[:, :half].contiguous()
         token_ids, rows = token_ids.contiguous(), rows.contiguous()
-        logits = torch.empty(len(rows), self.vocab_size)
+        logits = self._logits_buffer(len(rows))
         step = Step(
             plan=attention.plan,
             num_tokens=len(token_ids),
@@ -124,6 +126,13 @@ class FusedModel:
             )
         addresses = [attention.pool_address(index) for index in range(len(self.options))]
         return (ctypes.c_void_p * len(addresses))(*addresses)
+
+    def _logits_buffer(self, num_rows: int) -> torch.Tensor:
+        """[rows, vocab], the same memory in each step: pages made anew cost more than the head."""
+        if len(self._logits) < num_rows:
+            memory = zeroed(num_rows * self.vocab_size * 4)
+            self._logits = torch.from_numpy(memory.view(np.float32)).view(num_rows, -1)
+        return self._logits[:num_rows]
 
     def _reserve(self, num_tokens: int, num_rows: int) -> int:
         """Address of a workspace that is large enough for the step."""
