@@ -9,7 +9,7 @@ import pytest
 
 from engine.kernels import build
 
-TESTS = ("tests/engine/test_fused.py", "tests/engine/test_attention.py")
+TESTS = ("tests/engine/test_fused.py", "tests/engine/test_cpu_attention.py")
 CHECKS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 
 
