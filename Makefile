@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MODEL ?= smollm2-135m-instruct
 WORKLOAD ?= bench/workloads/mixed-16.jsonl
+EXAMPLES ?= 500
+TEST_PROCESSES ?= 2
 
-.PHONY: help install demo test check bench sanitize clean
+.PHONY: help install demo test check bench bench-peers fuzz sanitize clean
 
 help:  ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,15 +33,22 @@ check: $(STAMP)  ## Lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check  ## Everything that needs no GPU
-	$(BIN)/python -m pytest
+test: check  ## Everything that needs no GPU (TEST_PROCESSES=)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --no-loadscope-reorder
 
 bench: $(STAMP)  ## Run a workload through the engine alone (MODEL=, WORKLOAD=)
 	$(BIN)/tokenmill bench engine --model $(MODEL) --workload $(WORKLOAD)
 
+fuzz: $(STAMP)  ## Search longer for requests, calls and lines that break the API (EXAMPLES=)
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -o timeout=0 \
+	  tests/web/test_api_fuzz.py tests/web/test_wire_machine.py tests/runner/test_line_fuzz.py
+
+bench-peers: $(STAMP)  ## Tokenmill beside vLLM, OpenVINO and static batches (MODEL_FOLDER=; about an hour)
+	$(BIN)/python bench/compare.py --model $(MODEL_FOLDER)
+
 sanitize: $(STAMP)  ## Run the C++ kernels' tests under address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 $(BIN)/python scripts/sanitize.py
+	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python scripts/sanitize.py
 
 clean:  ## Remove the environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -12,8 +12,10 @@ Table of contents, from the door down; an upper module may import a lower one, n
     sampler          greedy and seeded sampling, invariant to batching
     detokenizer      incremental text and stop strings
     attention        the backend protocol and the plain torch reference
+    pooler           hidden states of a step's chunks as vectors
     outputs          what leaves the engine: results, metrics, statistics
     request          one sequence on its way through the engine
+    pooling          one vector for a whole prompt, grown chunk by chunk (no torch)
     sampling_params  what a caller may ask of one request
     config           what an operator may set
     errors           EngineError and its kinds

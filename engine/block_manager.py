@@ -51,9 +51,11 @@ class BlockManager:
     def prefix_hashes(self, request: Request) -> list[bytes]:
         """Chained hashes of the full blocks a cache hit may cover.
 
-        The last known token is never covered: it has to be computed to get logits.
+        The last known token is never covered: it has to be computed to get logits. A request
+        whose every hidden state is wanted has no such blocks.
         """
-        if not self.enable_prefix_caching:
+        needs_all = request.pooled is not None and request.pooled.needs_every_token
+        if needs_all or not self.enable_prefix_caching:
             return []
         count = (request.num_tokens - 1) // self.block_size
         self._extend_hashes(request, count)

@@ -38,7 +38,28 @@ class InvalidLogits(EngineError):
     code = "invalid_logits"
 
 
+class InvalidGrammar(EngineError):
+    """A schema, pattern or other grammar can't be enforced.
+
+    `message` only says why, as the rest of a sentence that begins with what was asked for.
+    """
+
+    code = "invalid_grammar"
+
+
+class GrammarFault(EngineError):
+    """A request's grammar could not be followed to the end of its output."""
+
+    code = "grammar_fault"
+
+
 class UnsupportedModel(EngineError):
     """The model folder can't be served; the sentence says why and what to do."""
 
     code = "unsupported_model"
+
+
+class NotPaged(EngineError):
+    """The paged lane can't run the model; the sentence says why, and the padded lane may."""
+
+    code = "not_paged"

@@ -1,15 +1,10 @@
-"""How large the KV pool may be: the one place that looks at the device's memory."""
+"""How large the KV pool may be."""
 
-from pathlib import Path
-
-import psutil
 import torch
 
 from engine.config import EngineConfig
+from engine.device_memory import free_memory
 from engine.errors import InvalidParams
-
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-CGROUP_USAGE = Path("/sys/fs/cgroup/memory.current")
 
 
 def pool_blocks(config: EngineConfig, block_bytes: int, max_model_len: int) -> int:
@@ -20,9 +15,7 @@ def pool_blocks(config: EngineConfig, block_bytes: int, max_model_len: int) -> i
     Raises:
         InvalidParams: the memory doesn't hold a single block.
     """
-    budget = config.kv_memory_bytes
-    if budget is None:
-        budget = int(free_memory(torch.device(config.device)) * config.memory_utilization)
+    budget = pool_bytes(config)
     blocks_per_sequence = -(-max_model_len // config.block_size)
     num_blocks = min(budget // block_bytes, blocks_per_sequence * config.max_num_seqs)
     if num_blocks < 1:
@@ -34,23 +27,8 @@ def pool_blocks(config: EngineConfig, block_bytes: int, max_model_len: int) -> i
     return num_blocks
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that can be allocated on `device` now."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free)
-    available = int(psutil.virtual_memory().available)
-    limit = _read_number(CGROUP_LIMIT)
-    usage = _read_number(CGROUP_USAGE)
-    # In a container the host's free memory is not ours to take.
-    if limit is not None and usage is not None:
-        available = min(available, max(0, limit - usage))
-    return available
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
+def pool_bytes(config: EngineConfig) -> int:
+    """Bytes that the pool may take."""
+    if config.kv_memory_bytes is not None:
+        return config.kv_memory_bytes
+    return int(free_memory(torch.device(config.device)) * config.memory_utilization)

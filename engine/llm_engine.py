@@ -5,24 +5,38 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from engine.attention import open_attention
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer
-from engine.errors import EngineError, InvalidLogits, InvalidParams, PromptTooLong
-from engine.kv_cache import pool_blocks
+from engine.errors import (
+    EngineError,
+    GrammarFault,
+    InvalidLogits,
+    InvalidParams,
+    PromptTooLong,
+)
+from engine.lanes import open_lane
 from engine.logit_edits import LogitEdits
-from engine.model_runner import ModelRunner, StepResult
+from engine.model_runner import StepResult
 from engine.models import load_model
+from engine.models.folder import read_pooling
 from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOutput
+from engine.pooling import PooledStates, PoolingParams
+from engine.profile import StepProfile
 from engine.request import Request
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
 from engine.tokenizer import Tokenizer
+from engine.tracing import stretch
 
 
 class LLMEngine:
-    """A loaded model with its KV pool, its scheduler and its running requests.
+    """A loaded model in its lane, with its scheduler and its running requests.
+
+    Attributes:
+        lane: "paged", or "padded" where the paged engine can't run the model.
+        lane_reason: why the lane isn't the paged one; empty if it is.
+        description: the model, where and how it runs, for people.
 
     Not thread-safe: one thread owns it. A fault of one request ends that request; anything else
     that `step` raises means the engine is unusable.
@@ -39,21 +53,25 @@ class LLMEngine:
             torch.set_num_threads(config.num_threads)
         self.tokenizer = Tokenizer(config.model)
         model = load_model(config)
-        attention = open_attention(model.shapes, config.block_size, model.device, model.dtype)
-        num_blocks = pool_blocks(config, attention.block_bytes(), model.max_model_len)
-        attention.allocate(num_blocks)
+        self._num_token_ids = min(model.vocab_size, self.tokenizer.num_token_ids)
+        lane = open_lane(model, config, self._num_token_ids)
+        config, num_blocks = lane.config, lane.num_blocks
         # A sequence that outgrows the whole pool could never finish, so the pool is a limit too.
         self.max_model_len = min(model.max_model_len, num_blocks * config.block_size)
         self.vocab_size = model.vocab_size
+        self.hidden_size = model.hidden_size
+        self.default_pooling = read_pooling(config.model)
         self.max_num_seqs = config.max_num_seqs
+        self.lane = lane.name
+        self.lane_reason = lane.reason
         self.description = (
-            f"{model.name} on {model.device}, {model.dtype}, attention: {attention.name}, "
-            f"lane: paged, KV: {num_blocks} blocks of {config.block_size} tokens"
+            f"{model.name} on {model.device}, {model.dtype}, {lane.details}, "
+            f"KV: {num_blocks} blocks of {config.block_size} tokens"
         )
-        self._num_token_ids = min(model.vocab_size, self.tokenizer.num_token_ids)
-        self._runner = ModelRunner(model, attention, self._num_token_ids)
+        self._runner = lane.runner
+        self._profile = StepProfile()
         self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
-        self._scheduler = Scheduler(config, self._blocks)
+        self._scheduler = Scheduler(config, self._blocks, lane.whole_prompts)
         self._requests: dict[str, Request] = {}
         self._detokenizers: dict[str, Detokenizer] = {}
         self._steps = 0
@@ -83,13 +101,33 @@ class LLMEngine:
             InvalidParams: a field is wrong; `param` names it.
             PromptTooLong: the prompt and one output token can never fit.
         """
-        self._check(request_id, prompt_token_ids, params)
+        self._check_params(params)
+        self._check_prompt(request_id, prompt_token_ids, num_output_tokens=1)
         edits = LogitEdits.of(params, prompt_token_ids, self._end_token_ids(params))
         request = Request(request_id, list(prompt_token_ids), params, priority, _now_us(), edits)
         self._requests[request_id] = request
-        self._detokenizers[request_id] = Detokenizer(
-            self.tokenizer.decode, params.stop, request.prompt_token_ids
-        )
+        decode = self.tokenizer.decode if params.skip_special_tokens else self.tokenizer.decode_all
+        self._detokenizers[request_id] = Detokenizer(decode, params.stop, request.prompt_token_ids)
+        self._scheduler.add(request)
+
+    def add_pooling_request(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: PoolingParams,
+        priority: int = 0,
+    ) -> None:
+        """Queue a prompt for its embedding; it runs beside those that generate.
+
+        Raises:
+            InvalidParams: a field is wrong; `param` names it.
+            PromptTooLong: the prompt can never fit.
+        """
+        params.validate(self.hidden_size)
+        self._check_prompt(request_id, prompt_token_ids, num_output_tokens=0)
+        request = Request(request_id, list(prompt_token_ids), _NO_OUTPUT, priority, _now_us())
+        request.pooled = PooledStates(params)
+        self._requests[request_id] = request
         self._scheduler.add(request)
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
@@ -101,7 +139,7 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one scheduler step; returns the requests that ended in it."""
         started_us = _now_us()
-        with self._runner.profile.part("scheduling"):
+        with self._profile.part("scheduling"):
             plan = self._scheduler.schedule(started_us)
         ended = self._run(plan) if plan.requests else []
         if plan.stuck is not None:
@@ -140,20 +178,18 @@ class LLMEngine:
 
     def profile(self) -> dict[str, float]:
         """Seconds of all steps so far by part; what is left of the whole is Python elsewhere."""
-        seconds = self._runner.seconds()
+        seconds = self._runner.seconds() | self._profile.seconds()
         return seconds | {"other": self._busy_us / 1e6 - sum(seconds.values())}
 
     def check_integrity(self) -> None:
         """Assert that no block, request or count is lost; for tests and idle moments."""
         self._scheduler.check_integrity()
         known = len(self._scheduler.running) + self._scheduler.num_waiting
-        assert known == len(self._requests) == len(self._detokenizers)
+        assert known == len(self._requests)
+        generating = {key for key, request in self._requests.items() if request.pooled is None}
+        assert generating == self._detokenizers.keys()
 
-    def _check(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
-    ) -> None:
-        if request_id in self._requests:
-            raise InvalidParams(f"The request id {request_id!r} is in use.", "request_id")
+    def _check_params(self, params: SamplingParams) -> None:
         params.validate()
         if any(token_id >= self.vocab_size for token_id in params.stop_token_ids):
             raise InvalidParams(
@@ -163,22 +199,33 @@ class LLMEngine:
             raise InvalidParams(
                 f"logit_bias names token ids from 0 to {self._num_token_ids - 1:,}.", "logit_bias"
             )
+        grammar = params.grammar
+        if grammar and grammar.vocabulary.num_token_ids != self.tokenizer.num_token_ids:
+            raise InvalidParams("The grammar is of another model's tokens.", "grammar")
+
+    def _check_prompt(
+        self, request_id: str, prompt_token_ids: Sequence[int], num_output_tokens: int
+    ) -> None:
+        if request_id in self._requests:
+            raise InvalidParams(f"The request id {request_id!r} is in use.", "request_id")
         if not prompt_token_ids:
             raise InvalidParams("The prompt is empty; send at least one token.", "prompt")
         if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= self.vocab_size:
             raise InvalidParams(
                 f"The prompt's token ids must be from 0 to {self.vocab_size - 1:,}.", "prompt"
             )
-        if len(prompt_token_ids) >= self.max_model_len:
+        if len(prompt_token_ids) + num_output_tokens > self.max_model_len:
+            output = "and with at least one output token it" if num_output_tokens else "which"
             raise PromptTooLong(
-                f"The prompt has {len(prompt_token_ids):,} tokens, and with at least one output "
-                f"token it would pass the limit of {self.max_model_len:,}; shorten it."
+                f"The prompt has {len(prompt_token_ids):,} tokens, {output} would pass the limit "
+                f"of {self.max_model_len:,}; shorten it."
             )
 
     def _run(self, plan: StepPlan) -> list[tuple[Request, FinishReason, EngineError | None]]:
         """Run the plan on the device and take its tokens in; returns who ended and why."""
-        result = self._runner.run(plan.requests, plan.num_tokens)
-        with self._runner.profile.part("outputs"):
+        with stretch(f"run {sum(plan.num_tokens)} tokens {len(plan.requests)} rows"):
+            result = self._runner.run(plan.requests, plan.num_tokens)
+        with self._profile.part("outputs"):
             return self._take_in(plan, result)
 
     def _take_in(
@@ -193,13 +240,23 @@ class LLMEngine:
             if not result.finite[index]:
                 ended.append((request, FinishReason.ERROR, _invalid_logits(request)))
                 continue
+            vector = result.states[index]
+            if request.pooled is not None and vector is not None:
+                request.pooled.add(request.num_computed_tokens, num_tokens, vector)
             self._scheduler.record(request, num_tokens)
             if request.num_uncomputed_tokens:
                 continue  # inside its prompt: the token is already known
+            token_id = result.token_ids[index]
+            if token_id is None:
+                ended.append((request, FinishReason.STOP, None))
+                continue
             if request.first_token_us is None:
                 request.first_token_us = now_us
-            request.append(result.token_ids[index], result.logprobs[index])
+            request.append(token_id, result.logprobs[index])
             self._output_tokens += 1
+            if request.grammar is not None and request.grammar.fault is not None:
+                ended.append((request, FinishReason.ERROR, _grammar_fault(request)))
+                continue
             reason = self._finish_reason(request)
             if reason is not None:
                 ended.append((request, reason, None))
@@ -211,7 +268,8 @@ class LLMEngine:
         token_id = request.token_ids[-1]
         may_stop = request.num_output_tokens >= params.min_tokens
         completes_stop = self._detokenizers[request.request_id].append(token_id, may_stop)
-        if self._is_end_token(params, token_id):
+        is_complete = request.grammar is not None and request.grammar.is_complete
+        if is_complete or self._is_end_token(params, token_id):
             return FinishReason.STOP
         if (
             request.num_output_tokens >= params.max_tokens
@@ -234,8 +292,9 @@ class LLMEngine:
     ) -> RequestOutput:
         """Take the request out, free its blocks and render its answer."""
         self._scheduler.remove(request)
+        self._runner.forget(request)
         del self._requests[request.request_id]
-        detokenizer = self._detokenizers.pop(request.request_id)
+        detokenizer = self._detokenizers.pop(request.request_id, None)
         self._recomputed_tokens += request.num_recomputed_tokens
         self._prompt_tokens += request.num_prompt_tokens
         token_ids = request.output_token_ids
@@ -243,11 +302,14 @@ class LLMEngine:
         return RequestOutput(
             request_id=request.request_id,
             token_ids=tuple(token_ids),
-            text=detokenizer.text(num_hidden=int(hides_last)),
+            text=detokenizer.text(num_hidden=int(hides_last)) if detokenizer else "",
             finish_reason=reason,
             error=error,
             metrics=RequestMetrics.of(request, now_us),
             logprobs=None if request.params.logprobs is None else tuple(request.logprobs),
+            embedding=request.pooled.result()
+            if request.pooled and reason is FinishReason.STOP
+            else None,
         )
 
     def _share_time(self, plan: StepPlan, step_us: int) -> None:
@@ -271,10 +333,22 @@ class LLMEngine:
         )
 
 
+_NO_OUTPUT = SamplingParams(max_tokens=1)
+"""What a pooling request has for parameters of an output that it never gets."""
+
+
 def _invalid_logits(request: Request) -> InvalidLogits:
     return InvalidLogits(
-        f"The model's logits after {request.num_tokens:,} tokens are not finite; try float32, or "
+        f"What the model computed of {request.num_tokens:,} tokens is not finite; try float32, or "
         "check the model's weights."
+    )
+
+
+def _grammar_fault(request: Request) -> GrammarFault:
+    assert request.grammar is not None
+    return GrammarFault(
+        f"The output could not follow its grammar after {request.num_output_tokens - 1:,} tokens: "
+        f"{request.grammar.fault}. Make it simpler."
     )
 
 

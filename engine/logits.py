@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.grammar import WORD_BITS, GrammarState, allowed_tokens
 from engine.logit_edits import LogitEdits
 from engine.token_logprobs import TokenLogprobs
 
@@ -16,7 +17,7 @@ MAX_ROW_ELEMENTS = 1 << 24
 
 
 def edit_logits(logits: torch.Tensor, edits: Sequence[LogitEdits | None]) -> torch.Tensor:
-    """Apply bias, then penalties, then the mask of end tokens that come too early.
+    """Apply bias, then penalties, then the masks: end tokens that come too early, the grammar.
 
     Args:
         logits: [rows, vocab]; they stay as they are.
@@ -31,9 +32,10 @@ def edit_logits(logits: torch.Tensor, edits: Sequence[LogitEdits | None]) -> tor
     logits = logits.to(torch.float32, copy=True)
     _add_bias(logits, rows)
     _penalise(logits, rows)
-    early = [(row, edit) for row, edit in rows if edit.is_early]
+    early = [(row, edit) for row, edit in rows if edit.is_early and edit.grammar is None]
     row_ids, ids = _pairs(early, [edit.end_ids for _, edit in early], logits.device)
     logits[row_ids, ids] = float("-inf")
+    _keep_allowed(logits, rows)
     return logits
 
 
@@ -96,6 +98,28 @@ def _penalise(logits: torch.Tensor, rows: _Rows) -> None:
     values = logits[row_ids, ids]
     values = torch.where(values > 0, values / repetition, values * repetition)
     logits[row_ids, ids] = values - frequency * counts - presence * (counts > 0)
+
+
+def _keep_allowed(logits: torch.Tensor, rows: _Rows) -> None:
+    """Rule out what the rows' grammars don't allow; end tokens that come too early with it."""
+    states: list[GrammarState] = []
+    held_back: list[Sequence[int]] = []
+    row_ids: list[int] = []
+    for row, edit in rows:
+        if edit.grammar is not None:
+            states.append(edit.grammar)
+            held_back.append(edit.end_ids if edit.is_early else ())
+            row_ids.append(row)
+    if not states:
+        return
+    masks = torch.from_numpy(allowed_tokens(states, held_back))
+    bits = torch.arange(WORD_BITS, dtype=torch.int32, device=logits.device)
+    group = max(1, MAX_ROW_ELEMENTS // logits.shape[1])
+    for start in range(0, len(row_ids), group):
+        words = masks[start : start + group].to(logits.device)
+        forbidden = (words[:, :, None] >> bits & 1).view(len(words), -1)[:, : logits.shape[1]] == 0
+        index = torch.tensor(row_ids[start : start + group], device=logits.device)
+        logits[index] = logits[index].masked_fill(forbidden, float("-inf"))
 
 
 def _pairs(

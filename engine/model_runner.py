@@ -5,17 +5,22 @@ padded to the longest sequence.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import torch
 
 from engine.attention import AttentionBackend
 from engine.attention.backend import BatchLayout
 from engine.logits import edit_logits, read_logprobs
 from engine.models import FusedModel, LoadedModel
+from engine.pooler import Chunk, pool_chunks
+from engine.pooling import Vector
 from engine.profile import StepProfile
 from engine.request import Request
 from engine.sampler import sample
 from engine.token_logprobs import TokenLogprobs
+from engine.tracing import stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +28,32 @@ class StepResult:
     """For each request of the step, in its order.
 
     Attributes:
-        token_ids: the token that follows its last computed one.
-        finite: False where the logits hold NaN or infinity; that token means nothing.
+        token_ids: the token that follows its last computed one; None where states are pooled.
+        finite: False where logits or states hold NaN or infinity; what came of them means nothing.
         logprobs: of that token, for the requests that ask for them and need the token.
+        states: [hidden], what the step adds to the request's pooled states, where it has any.
     """
 
-    token_ids: list[int]
+    token_ids: list[int | None]
     finite: list[bool]
     logprobs: list[TokenLogprobs | None]
+    states: list[Vector | None]
+
+
+class Runner(Protocol):
+    """Whatever computes steps: the lane that a model runs in."""
+
+    def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
+        """Compute the next `num_tokens[i]` tokens of `requests[i]`, whose blocks are reserved."""
+        ...
+
+    def forget(self, request: Request) -> None:
+        """Drop what is kept for a request that has ended."""
+        ...
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by part of all steps so far, as far as they are told apart."""
+        ...
 
 
 class ModelRunner:
@@ -43,11 +66,11 @@ class ModelRunner:
         self._attention = attention
         # Logits may be padded beyond the tokenizer's last id; those must never be sampled.
         self._num_token_ids = num_token_ids
-        self.profile = StepProfile()
+        self._profile = StepProfile()
 
     def seconds(self) -> dict[str, float]:
         """Seconds by part so far; the forward by its own parts where the model knows them."""
-        seconds = self.profile.seconds()
+        seconds = self._profile.seconds()
         known = self._model.seconds()
         if known:
             seconds["inputs"] = seconds.pop("forward", 0.0) - sum(known.values())
@@ -57,34 +80,52 @@ class ModelRunner:
     def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
         """Compute the next `num_tokens[i]` tokens of `requests[i]`, whose blocks are reserved.
 
-        Every request gets logits, a chunk that ends inside its prompt too: NaN anywhere in the
-        chunk reaches its last row, so the blocks of a bad chunk are never shared.
+        Every request that generates gets logits, a chunk that ends inside its prompt too: NaN
+        anywhere in the chunk reaches its last row, so the blocks of a bad chunk are never shared.
         """
         order = sorted(range(len(requests)), key=lambda i: _row_order(requests[i], num_tokens[i]))
         rows = [(requests[i], num_tokens[i]) for i in order]
-        with self.profile.part("forward"):
-            logits = self._forward(rows)[:, : self._num_token_ids]
-        with self.profile.part("sampling"):
-            finite = logits.sum(-1, dtype=torch.float32).isfinite()
-            sampled, logprobs = _draw(logits, rows)
-            token_ids, is_finite = sampled.tolist(), finite.tolist()
+        generating = [row for row, (request, _) in enumerate(rows) if request.pooled is None]
+        with self._profile.part("forward"):
+            hidden, logits = self._forward(rows, generating)
+        states = {} if hidden is None else _pool(hidden, rows)
+        finite = {row: bool(np.isfinite(vector).all()) for row, vector in states.items()}
+        token_ids: dict[int, int | None] = {}
+        logprobs: dict[int, TokenLogprobs | None] = {}
+        if generating:
+            with self._profile.part("sampling"):
+                taken = logits[:, : self._num_token_ids]
+                drawn = draw_step(taken, [rows[row] for row in generating])
+            token_ids = dict(zip(generating, drawn.token_ids, strict=True))
+            finite.update(zip(generating, drawn.finite, strict=True))
+            logprobs = dict(zip(generating, drawn.logprobs, strict=True))
         row_of = sorted(range(len(order)), key=order.__getitem__)
         return StepResult(
-            [token_ids[row] for row in row_of],
-            [is_finite[row] for row in row_of],
+            [token_ids.get(row) for row in row_of],
+            [finite[row] for row in row_of],
             [logprobs.get(row) for row in row_of],
+            [states.get(row) for row in row_of],
         )
 
-    def _forward(self, rows: list[tuple[Request, int]]) -> torch.Tensor:
-        """[rows, vocab]: the logits after each row's last token of this step."""
+    def forget(self, request: Request) -> None:
+        """The pool's blocks belong to the block manager: nothing is kept here."""
+
+    def _forward(
+        self, rows: list[tuple[Request, int]], generating: list[int]
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """The states of all tokens of this step, if any row is pooled, and some rows' logits.
+
+        Returns:
+            [tokens, hidden] or None, and [generating, vocab], after each row's last token.
+        """
         token_ids: list[int] = []
         positions: list[int] = []
-        last_rows: list[int] = []
+        last_tokens: list[int] = []
         for request, num_tokens in rows:
             start = request.num_computed_tokens
             token_ids += request.token_ids[start : start + num_tokens]
             positions += range(start, start + num_tokens)
-            last_rows.append(len(token_ids) - 1)
+            last_tokens.append(len(token_ids) - 1)
         self._attention.begin(
             BatchLayout(
                 query_lens=[n for _, n in rows],
@@ -93,12 +134,39 @@ class ModelRunner:
             )
         )
         device = self._model.device
-        return self._model.logits(
+        packed = (
             torch.tensor(token_ids, device=device),
             torch.tensor(positions, device=device),
-            torch.tensor(last_rows, device=device),
+            torch.tensor([last_tokens[row] for row in generating], device=device, dtype=torch.long),
             self._attention,
         )
+        if len(generating) == len(rows):
+            return None, self._model.logits(*packed)
+        return self._model.hidden_and_logits(*packed)
+
+
+def _pool(hidden: torch.Tensor, rows: list[tuple[Request, int]]) -> dict[int, Vector]:
+    """What the chunk of each pooled row adds to its request's states, by row."""
+    chunks: dict[int, Chunk] = {}
+    start = 0
+    for row, (request, num_tokens) in enumerate(rows):
+        if request.pooled is not None:
+            chunks[row] = Chunk(start, start + num_tokens, request.pooled.params.pooling)
+        start += num_tokens
+    return dict(zip(chunks, pool_chunks(hidden, list(chunks.values())), strict=True))
+
+
+def draw_step(logits: torch.Tensor, rows: list[tuple[Request, int]]) -> StepResult:
+    """A token for each row of [rows, ids that may be sampled], in their order."""
+    finite = logits.sum(-1, dtype=torch.float32).isfinite()
+    with stretch("sampling"):
+        sampled, logprobs = _draw(logits, rows)
+    return StepResult(
+        sampled.tolist(),
+        finite.tolist(),
+        [logprobs.get(row) for row in range(len(rows))],
+        [None] * len(rows),
+    )
 
 
 def _draw(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.errors import EngineError
+from engine.pooling import Vector
 from engine.request import Request
 from engine.token_logprobs import TokenLogprobs
 
@@ -65,6 +66,8 @@ class RequestOutput:
     """The terminal answer of one request; `error` is set when the reason is ERROR.
 
     `logprobs` has an entry for each of `token_ids`, or is None where they were not asked for.
+    `embedding` is the pooled prompt, float32 of length 1, for requests that asked for it and ended
+    well; they have no output tokens.
     """
 
     request_id: str
@@ -74,6 +77,7 @@ class RequestOutput:
     error: EngineError | None
     metrics: RequestMetrics
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    embedding: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)

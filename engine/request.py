@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.grammar import GrammarState
 from engine.logit_edits import LogitEdits
+from engine.pooling import PooledStates
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 
@@ -31,6 +33,7 @@ class Request:
         device_us: this request's share of step wall time, in microseconds.
         edits: what it wants changed in its logits, or None.
         logprobs: of each output token, if the request asks for them.
+        pooled: what it wants instead of output tokens: its prompt's hidden states, pooled.
     """
 
     request_id: str
@@ -39,6 +42,7 @@ class Request:
     priority: int = 0
     arrival_us: int = 0
     edits: LogitEdits | None = None
+    pooled: PooledStates | None = None
 
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)
@@ -77,6 +81,11 @@ class Request:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def grammar(self) -> GrammarState | None:
+        """Where the output stands in its grammar, if it has one."""
+        return None if self.edits is None else self.edits.grammar
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
         """Take in a new output token."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import InvalidParams
+from engine.grammar import Grammar
 
 GREEDY_TEMPERATURE = 1e-5
 """Below this a temperature means greedy decoding."""
@@ -37,9 +38,12 @@ class SamplingParams:
         min_tokens: no end token, stop id or stop string ends the output before it.
         logprobs: tell each output token's log-probability and this many of the likeliest
             tokens; None is off, 0 tells the token's own only.
+        grammar: what the output must look like. It decides when an end token may come, and an
+            output that can only end does so at once, before `min_tokens` too.
+        skip_special_tokens: leave special tokens out of the text.
 
-    Order: bias, penalties, min_tokens, temperature, min_p, top_k, top_p. Log-probabilities are
-    those of the model, before all of it.
+    Order: bias, penalties, min_tokens, grammar, temperature, min_p, top_k, top_p.
+    Log-probabilities are those of the model, before all of it.
     """
 
     max_tokens: int
@@ -57,6 +61,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
     logprobs: int | None = None
+    grammar: Grammar | None = None
+    skip_special_tokens: bool = True
 
     @property
     def is_greedy(self) -> bool:
@@ -97,6 +103,11 @@ class SamplingParams:
         if self.logprobs is not None:
             _check_int(self.logprobs, "logprobs", at_least=0)
             _check_range(self.logprobs, "logprobs", 0, MAX_LOGPROBS)
+        if self.grammar is not None and self.ignore_eos:
+            raise InvalidParams(
+                "ignore_eos can't be used with a grammar, which decides where the output ends.",
+                "ignore_eos",
+            )
 
     def _check_bias(self) -> None:
         if len(self.logit_bias) > MAX_BIAS_ENTRIES:

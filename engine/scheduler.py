@@ -20,7 +20,8 @@ MAX_HELD_PER_STEP = 64
 class StepPlan:
     """One step: `num_tokens[i]` tokens of `requests[i]`.
 
-    `budget` is the number of tokens the step may still take. `stuck` is a request that can never
+    `budget` is the number of tokens the step may still take; one prompt that can't be cut may take
+    more. `stuck` is a request that can never
     be scheduled, found when nothing else could run.
     """
 
@@ -46,8 +47,12 @@ class StepPlan:
 class Scheduler:
     """Holds the waiting and the running requests and plans one step at a time."""
 
-    def __init__(self, config: EngineConfig, blocks: BlockManager) -> None:
+    def __init__(
+        self, config: EngineConfig, blocks: BlockManager, whole_prompts: bool = False
+    ) -> None:
+        """`whole_prompts` gives a prompt all of its tokens in one step, whatever they are."""
         self._config = config
+        self._whole_prompts = whole_prompts
         self._blocks = blocks
         self._watermark_blocks = int(config.watermark * blocks.num_blocks)
         # More urgent first (higher priority), then first come; the number breaks ties for good.
@@ -126,13 +131,15 @@ class Scheduler:
         heapq.heappush(self._waiting, (-request.priority, order, request))
 
     def _chunk(self, request: Request, budget: int) -> int:
+        if self._whole_prompts:
+            return request.num_uncomputed_tokens
         return min(request.num_uncomputed_tokens, budget, self._config.long_prefill_tokens)
 
     def _schedule_running(self, plan: StepPlan) -> None:
         """Plan the running requests, decodes first."""
         # Decodes cost one token each and end soonest, so no prefill may starve them.
         for request in sorted(self.running, key=lambda r: r.num_uncomputed_tokens > 1):
-            if not plan.budget:
+            if plan.budget <= 0:
                 break
             if request.status is RequestStatus.RUNNING:  # else preempted for one before it
                 num_tokens = self._chunk(request, plan.budget)
@@ -183,7 +190,7 @@ class Scheduler:
             return
         held: list[tuple[int, int, Request]] = []
         promised = sum(self._blocks.missing_blocks(r) for r in self.running)
-        while self._waiting and plan.budget and len(self.running) < self._config.max_num_seqs:
+        while self._waiting and plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
             request = self._waiting[0][-1]
             prefix = self._blocks.cached_prefix(request)
             if self._has_leader(request, len(prefix)):
@@ -191,7 +198,7 @@ class Scheduler:
                 if len(held) == MAX_HELD_PER_STEP:
                     break
                 continue
-            if not self._fits(request, prefix, promised):
+            if not self._fits(request, prefix, promised) or self._overruns(request, plan):
                 break
             heapq.heappop(self._waiting)
             self._start(request, prefix, now_us)
@@ -210,6 +217,11 @@ class Scheduler:
         needed = self._blocks.blocks_for(request.num_tokens) - len(prefix)
         reserve = self._watermark_blocks if self.running else 0
         return needed + promised + reserve <= self._blocks.free_after_sharing(prefix)
+
+    def _overruns(self, request: Request, plan: StepPlan) -> bool:
+        """Whether a prompt that can't be cut would lengthen a step that has begun another one."""
+        is_first = all(n == 1 for n in plan.num_tokens)
+        return self._whole_prompts and not is_first and request.num_uncomputed_tokens > plan.budget
 
     def _start(self, request: Request, prefix: list[int], now_us: int) -> None:
         self._blocks.share(request, prefix)

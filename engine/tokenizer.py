@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.meta
 import tokenizers
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import CallBlock, Node
@@ -25,6 +26,10 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token
 
 class Tokenizer:
     """The tokenizer of one model folder.
+
+    Attributes:
+        eos_token_ids: every token that ends an output.
+        tool_template_text: the chat template that shows tools; empty if none would.
 
     Raises:
         UnsupportedModel: the folder has no readable tokenizer.json.
@@ -49,7 +54,12 @@ class Tokenizer:
             name: _token_text(settings[name]) for name in SPECIAL_TOKENS if settings.get(name)
         }
         self.eos_token_ids = self._find_eos(Path(folder))
-        self._template = _compile_template(_template_source(Path(folder), settings))
+        source = _template_source(Path(folder), settings, "default")
+        tool_source = _template_source(Path(folder), settings, "tool_use") or source
+        self._template = _compile_template(source)
+        is_same = tool_source == source
+        self._tool_template = self._template if is_same else _compile_template(tool_source)
+        self.tool_template_text = tool_source if tool_source and _takes_tools(tool_source) else ""
 
     @property
     def num_token_ids(self) -> int:
@@ -61,30 +71,57 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    def token_starts(self, text: str) -> list[int]:
+        """For each token of `text` alone, the index of the character with which it begins."""
+        offsets = self._backend.encode(text, add_special_tokens=False).offsets
+        return [start for start, _ in offsets]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens."""
         return self._backend.decode(ids, skip_special_tokens=True)
+
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens by their names."""
+        return self._backend.decode(ids, skip_special_tokens=False)
+
+    def to_json(self) -> str:
+        """All of it as the text of a tokenizer.json."""
+        return self._backend.to_str()
+
+    def special_token_id(self, text: str) -> int | None:
+        """The id of a special token, or None if the text isn't one."""
+        token_id = self._backend.token_to_id(text)
+        if token_id is None:
+            return None
+        token = self._backend.get_added_tokens_decoder().get(token_id)
+        return token_id if token is not None and token.special else None
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token adds to a text, be they part of a character or more than one."""
         return self._token_bytes.of(token_id)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
 
-        The template writes its own special tokens, so none are added to its text.
+        `tools` are functions that the template shows to the model. The template writes its own
+        special tokens, so none are added to its text.
 
         Raises:
             InvalidParams: there is no template, or it refuses the messages.
         """
-        if self._template is None:
+        template = self._tool_template if tools else self._template
+        if template is None:
             raise InvalidParams(
                 "The model has no chat template; send a plain prompt instead.", "messages"
             )
         try:
-            text = self._template.render(
+            text = template.render(
                 messages=messages,
-                tools=None,
+                tools=tools,
                 documents=None,
                 add_generation_prompt=True,
                 **self._special_tokens,
@@ -139,31 +176,44 @@ def _token_text(value: object) -> str:
     return str(value["content"]) if isinstance(value, dict) else str(value)
 
 
-def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
-    """The chat template: a file of its own, else the setting; of a named list, the default."""
-    path = folder / "chat_template.jinja"
+def _template_source(folder: Path, settings: dict[str, Any], name: str) -> str | None:
+    """A chat template by its name: a file of its own, else the setting or an entry of its list."""
+    is_default = name == "default"
+    file = "chat_template" if is_default else f"additional_chat_templates/{name}"
+    path = folder / f"{file}.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
     source = settings.get("chat_template")
     if isinstance(source, list):
         by_name = {entry.get("name"): entry.get("template") for entry in source}
-        source = by_name.get("default")
+        source = by_name.get(name)
+    elif not is_default:
+        return None
     return source if isinstance(source, str) else None
 
 
 def _compile_template(source: str | None) -> jinja2.Template | None:
     if source is None:
         return None
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateError as error:
+        raise UnsupportedModel(f"The model's chat template is not valid: {error}") from error
+
+
+def _takes_tools(source: str) -> bool:
+    """Whether a template that compiles reads `tools`; others would leave them out in silence."""
+    return "tools" in jinja2.meta.find_undeclared_variables(_environment().parse(source))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateError as error:
-        raise UnsupportedModel(f"The model's chat template is not valid: {error}") from error
+    return environment
 
 
 def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = False) -> str:

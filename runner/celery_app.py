@@ -41,13 +41,14 @@ def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
         broker_connection_max_retries=None,
         broker_transport_options={
             "global_keyprefix": "tokenmill:",
-            "health_check_interval": 25,
+            # A consumer of a silent broker connects anew within about twice this.
+            "health_check_interval": 10,
             "socket_keepalive": True,
             "socket_connect_timeout": 1,
             # Of publishing only; kombu would otherwise try again for six seconds, whatever
             # ``retry`` says. Consumers reconnect by the settings above.
             "max_retries": 0,
-            "socket_timeout": 30,
+            "socket_timeout": 5,
         },
         beat_schedule={
             "tick": {
@@ -67,7 +68,7 @@ def create_celery(broker_url: str, tick_seconds: float = 5.0) -> Celery:
 
 def send_ring(app: Celery, ring: Ring) -> None:
     """Publish one ring, giving up quickly: whoever rings must not wait for a broker."""
-    to_engines = ring.bell in (Bell.WAKE, Bell.CANCEL)
+    to_engines = ring.bell in (Bell.WAKE, Bell.CANCEL, Bell.PROFILE)
     queue = ENGINE_QUEUE if to_engines else CPU_QUEUE
     # Celery declares no fan-out where it publishes, and kombu takes an exchange that is not
     # declared for a direct one: the ring would be put into lists that nobody reads.

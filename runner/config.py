@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from runner.failpoints import arm, parse_plan
 
 # OpenAI's own limits of a batch, for trying out there what will run here and the reverse.
 _PROFILES = {"openai": {"max_file_bytes": 200 * 1024**2, "max_job_lines": 50_000}}
@@ -42,6 +44,7 @@ class Settings(BaseSettings):
     max_num_seqs: int | None = Field(default=None, gt=0)  # None: by device
     max_num_batched_tokens: int | None = Field(default=None, gt=0)
     log_format: str = Field(default="console", pattern="^(console|json)$")
+    failpoints: str = ""  # for debugging only: see runner/failpoints.py
 
     @model_validator(mode="before")
     @classmethod
@@ -49,10 +52,21 @@ class Settings(BaseSettings):
         """A profile gives limits that are not set themselves."""
         return {**_PROFILES.get(values.get("limits", "default"), {}), **values}
 
+    @field_validator("failpoints")
+    @classmethod
+    def _check_failpoints(cls, plan: str) -> str:
+        parse_plan(plan)
+        return plan
+
     @property
     def models_dir(self) -> Path:
         """Where model folders live on this host."""
         return self.data_dir / "models"
+
+    @property
+    def failpoint_marks(self) -> Path:
+        """Where the installation remembers which fail-points were reached ``once``."""
+        return self.data_dir / "run" / "failpoints"
 
 
 def load_settings(data_dir: Path | None = None) -> Settings:
@@ -61,6 +75,11 @@ def load_settings(data_dir: Path | None = None) -> Settings:
     if data_dir is not None:
         settings = settings.model_copy(update={"data_dir": data_dir})
     return settings.model_copy(update={"data_dir": settings.data_dir.expanduser().resolve()})
+
+
+def arm_failpoints(settings: Settings) -> None:
+    """Have this process heed its plan of fail-points; each entry point of a process calls it."""
+    arm(parse_plan(settings.failpoints), settings.failpoint_marks)
 
 
 def child_environment(settings: Settings, database_url: str, broker_url: str) -> dict[str, str]:

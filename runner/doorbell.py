@@ -12,14 +12,17 @@ from uuid import UUID
 from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
+from runner.failpoints import FailPoint, hit
+
 
 class Bell(StrEnum):
-    """Who should look: a CPU worker at one job, or all engine workers at the queue."""
+    """Who should look: a CPU worker at one job, or all engine workers at the queue or at orders."""
 
     INGEST = "ingest"
     FINALISE = "finalise"
     WAKE = "wake"
     CANCEL = "cancel"
+    PROFILE = "profile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,12 @@ class Ring:
 Send = Callable[[Ring], None]
 
 _PENDING = "doorbell"
+_FAIL_POINTS = {
+    Bell.INGEST: FailPoint.RING_INGEST,
+    Bell.FINALISE: FailPoint.RING_FINALISE,
+    Bell.WAKE: FailPoint.RING_WAKE,
+    Bell.CANCEL: FailPoint.RING_CANCEL,
+}
 
 
 def ring(session: Session, bell: Bell, job_id: UUID | None = None) -> None:
@@ -52,6 +61,9 @@ def connect_doorbell(sessions: sessionmaker[Session], send: Send) -> None:
         if session.in_nested_transaction():
             return
         for message in session.info.pop(_PENDING, []):
+            point = _FAIL_POINTS.get(message.bell)
+            if point is not None:  # a profile is no matter of any line
+                hit(point)
             send(message)
 
     def forget(session: Session) -> None:

@@ -4,22 +4,27 @@ CPU tasks call one service. Engine tasks only set an event of the engine worker 
 """
 
 import logging
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from celery import Celery, signals
 from click import Option
 
+from runner.caretaker import Caretaker
 from runner.config import load_settings
-from runner.doorbell import Bell
+from runner.domain.errors import StorageFull
+from runner.doorbell import Bell, Ring
 from runner.log import configure_logging
 from runner.runtime import Runtime, open_runtime
 from runner.services.closing import close_job
 from runner.services.ingest import run_ingest
-from runner.services.reconcile import keep_house, reconcile
+from runner.services.reconcile import keep_house
 from runner.worker.bootstep import EngineStep
 
 logger = logging.getLogger(__name__)
+
+_LAST_LOOK_SECONDS = 5.0
 
 
 def create_app(runtime: Runtime) -> Celery:
@@ -36,24 +41,40 @@ def create_app(runtime: Runtime) -> Celery:
 
 
 def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
-    sessions, settings = runtime.sessions, runtime.settings
+    caretaker = Caretaker(
+        runtime.settings, runtime.sessions, runtime.lone_sessions(), partial(_answer, runtime)
+    )
+    app.caretaker = caretaker
 
     @app.task(name=f"tokenmill.{Bell.INGEST}")  # type: ignore[untyped-decorator]
     def ingest(job_id: str) -> None:
-        run_ingest(sessions, settings, UUID(job_id))
+        caretaker.answer(Ring(Bell.INGEST, UUID(job_id)))
 
     @app.task(name=f"tokenmill.{Bell.FINALISE}")  # type: ignore[untyped-decorator]
     def finalise(job_id: str) -> None:
-        with sessions.begin() as session:
-            close_job(session, UUID(job_id))
+        caretaker.answer(Ring(Bell.FINALISE, UUID(job_id)))
 
     @app.task(name="tokenmill.tick")  # type: ignore[untyped-decorator]
     def tick() -> None:
-        reconcile(sessions, settings)
+        caretaker.tick()
 
     @app.task(name="tokenmill.keep_house")  # type: ignore[untyped-decorator]
     def house() -> None:
-        keep_house(sessions)
+        keep_house(runtime.sessions)
+
+
+def _answer(runtime: Runtime, ring: Ring) -> None:
+    """Do what a ring for CPU workers asks for."""
+    if ring.bell is Bell.INGEST and ring.job_id is not None:
+        try:
+            runtime.require_room(0)  # items take room, too
+        except StorageFull as error:  # the job waits, and every tick rings for it
+            logger.warning("A file waits: %s", error, extra={"action": "disk_full"})
+            return
+        run_ingest(runtime.sessions, runtime.settings, ring.job_id)
+    elif ring.bell is Bell.FINALISE and ring.job_id is not None:
+        with runtime.sessions.begin() as session:
+            close_job(session, ring.job_id)
 
 
 def _add_engine_tasks(app: Celery) -> None:
@@ -67,6 +88,11 @@ def _add_engine_tasks(app: Celery) -> None:
         if app.engine_worker is not None:
             app.engine_worker.look()
 
+    @app.task(name=f"tokenmill.{Bell.PROFILE}")  # type: ignore[untyped-decorator]
+    def profile() -> None:
+        if app.engine_worker is not None:
+            app.engine_worker.profile()
+
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]
 def _keep_our_logging(**_: Any) -> None:  # noqa: ANN401
@@ -77,6 +103,12 @@ def _keep_our_logging(**_: Any) -> None:  # noqa: ANN401
 def _forget_inherited_connections(**_: Any) -> None:  # noqa: ANN401
     """A forked CPU worker must not share its parent's database sockets."""
     app.runtime.sessions.kw["bind"].dispose(close=False)
+    app.caretaker.start()
+
+
+@signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
+def _stop_caretaker(**_: Any) -> None:  # noqa: ANN401
+    app.caretaker.stop(_LAST_LOOK_SECONDS)
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]

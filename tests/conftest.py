@@ -1,19 +1,61 @@
-"""Real services for every test: one Postgres and one Valkey per run, a fresh database per test."""
+"""Real services for every test: one Postgres and one Valkey per process of the run.
 
+``pytest`` runs in one process, ``pytest -n 2`` in two that share nothing but pytest's cache.
+"""
+
+import fcntl
 import itertools
-import uuid
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 import redis
-from psycopg import sql
 
 from runner.embedded import EmbeddedServices, ServiceUrls
 
 if TYPE_CHECKING:
+    from xdist.scheduler import Scheduling
+
     from runner.db.session import SessionFactory
+
+# For the engines that tests start: threads that share their cores with other work wait for each
+# other most of the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Without a GPU, Triton's kernels run in its interpreter: it must hear of it before it is imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "Scheduling":
+    """Share the tests out by whole files."""
+    from distribution import WholeFiles
+
+    return WholeFiles(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest where several processes work on the tests."""
+    if hasattr(config, "workerinput"):
+        from distribution import longest_first
+
+        longest_first(items)
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder(request: pytest.FixtureRequest) -> Path:
+    """SmolLM2-135M-Instruct as safetensors, converted once and kept in pytest's cache."""
+    from runner.config import Settings
+    from runner.model_library import builtin_folder
+
+    assert request.config.cache is not None
+    data_dir = request.config.cache.mkdir("tokenmill")
+    # One process of the run converts, the others wait for it.
+    with (data_dir / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return builtin_folder(Settings(data_dir=data_dir))
 
 
 @pytest.fixture(scope="session")
@@ -24,28 +66,33 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceUrls]:
 
 
 @pytest.fixture(scope="session")
-def template_database(services: ServiceUrls) -> str:
-    """The name of a migrated database that the tests' databases are copied from."""
+def template_database(services: ServiceUrls) -> Iterator[str]:
+    """The name of a migrated database that others are copied from."""
+    from databases import name_of, new_database
+
     from runner.db import migrate
 
-    name = "template_of_tests"
-    _execute(services, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    migrate.upgrade(_url_of(services, name))
-    return name
+    with new_database(services) as url:
+        migrate.upgrade(url)
+        yield name_of(url)
+
+
+@pytest.fixture(scope="session")
+def shared_database(services: ServiceUrls, template_database: str) -> Iterator[str]:
+    """The address of the one migrated database that the tests of this process use in turn."""
+    from databases import new_database
+
+    with new_database(services, template_database) as url:
+        yield url
 
 
 @pytest.fixture
-def database(services: ServiceUrls, template_database: str) -> Iterator[str]:
-    """The address of a migrated, empty database of this test's own."""
-    name = f"test_{uuid.uuid4().hex}"
-    _execute(
-        services,
-        sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
-            sql.Identifier(name), sql.Identifier(template_database)
-        ),
-    )
-    yield _url_of(services, name)
-    _execute(services, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+def database(shared_database: str) -> Iterator[str]:
+    """The address of a migrated database without rows."""
+    from databases import empty
+
+    yield shared_database
+    empty(shared_database)
 
 
 @pytest.fixture
@@ -78,14 +125,3 @@ def broker_url(services: ServiceUrls, broker_numbers: Iterator[int]) -> Iterator
         client.flushdb()
         yield url
         client.flushdb()
-
-
-def _execute(services: ServiceUrls, statement: sql.Composed) -> None:
-    address = services.database_url.replace("postgresql+psycopg://", "postgresql://", 1)
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute(statement)
-
-
-def _url_of(services: ServiceUrls, name: str) -> str:
-    address, _, options = services.database_url.partition("?")
-    return f"{address.rpartition('/')[0]}/{name}?{options}"

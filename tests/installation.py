@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from openai import OpenAI
 
+from runner.supervisor import read_up_state
+
 T = TypeVar("T")
 START_SECONDS = 120
 STOP_SECONDS = 60
@@ -31,8 +33,10 @@ class Server:
         return OpenAI(base_url=f"{self.url}/v1", api_key=key or self.key, max_retries=0)
 
     def status(self) -> dict[str, Any]:
-        """What ``tokenmill status`` says."""
-        return run_cli(self.data_dir, "status", check=False)
+        """What ``tokenmill status`` tells of every process, without a process to tell it."""
+        state = read_up_state(self.data_dir)
+        assert state is not None, "nobody supervises"
+        return state.model_dump()
 
     def pid(self, child: str) -> int:
         """The process id of a child, such as ``engine-1`` or ``cpu``."""

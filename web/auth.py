@@ -15,9 +15,9 @@ def require_key() -> None:
 
     Noting when a key was last used locks its row, and an upload may last for minutes.
     """
-    given = request.authorization
-    secret = given.token if given is not None and given.type == "bearer" else None
-    if not secret:
+    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+    secret = secret.strip()
+    if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated(
             "No API key was provided. Send it as a header: Authorization: Bearer YOUR_KEY."
         )

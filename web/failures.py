@@ -16,8 +16,10 @@ from runner.domain.errors import (
     NotFound,
     RunnerError,
     StateConflict,
+    StorageFull,
     TooLarge,
     Unauthenticated,
+    Unavailable,
 )
 from web.request_scope import current_request_id, current_runtime
 
@@ -30,8 +32,11 @@ _STATUSES: dict[type[RunnerError], int] = {
     Unauthenticated: 401,
     NotFound: 404,
     TooLarge: 413,
+    Unavailable: 503,
+    StorageFull: 507,
 }
-_RETRY_SECONDS = "5"
+# How soon the same request may do.
+_RETRY_SECONDS = {503: "5", 507: "60"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +54,20 @@ def failure_of(error: Exception) -> Failure:
     """What to answer to an exception; one that is not expected is logged."""
     if isinstance(error, HTTPException):
         return _http(error)
-    if isinstance(error, RunnerError) and type(error) in _STATUSES:
-        return _expected(error)
+    outage = current_runtime().outage_of(error)
+    expected = error if outage is None else outage
+    if outage is not None:
+        _log_outage(error, outage)
+    if isinstance(expected, RunnerError) and type(expected) in _STATUSES:
+        return _expected(expected)
     return _unexpected(error)
 
 
 def _expected(error: RunnerError) -> Failure:
     status = _STATUSES[type(error)]
     headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
+    if status in _RETRY_SECONDS:
+        headers = {"Retry-After": _RETRY_SECONDS[status]}
     return Failure(status, error.message, error.code, error.param, headers)
 
 
@@ -69,7 +80,7 @@ def _http(error: HTTPException) -> Failure:
 
 
 def _unexpected(error: Exception) -> Failure:
-    """Our own fault, or the database is away. Only frames are logged: messages may hold prompts."""
+    """Our own fault, or an old schema. Only frames are logged: messages may hold prompts."""
     logger.error(
         "%s in %s %s\n%s",
         _names(error),
@@ -80,9 +91,21 @@ def _unexpected(error: Exception) -> Failure:
     )
     problems = current_runtime().problems()
     if problems:
-        headers = {"Retry-After": _RETRY_SECONDS}
+        headers = {"Retry-After": _RETRY_SECONDS[503]}
         return Failure(503, " ".join(problems), "unavailable", headers=headers)
     return Failure(500, "The server failed; the fault is logged.", "internal_error")
+
+
+def _log_outage(error: Exception, outage: RunnerError) -> None:
+    """One line: an outage has many of them, and no frame of ours is at fault."""
+    logger.error(
+        "%s in %s %s: %s",
+        _names(error),
+        request.method,
+        request.url_rule,
+        outage.code,
+        extra={"action": "outage", "request_id": current_request_id()},
+    )
 
 
 def _names(error: BaseException) -> str:

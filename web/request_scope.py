@@ -4,20 +4,26 @@ The transaction begins when a view first asks for a session. It is committed whe
 succeeded, before anything of the answer is sent, and rolled back in every other case.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from flask import Flask, Response, abort, current_app, g, request
+from flask import Flask, Response, current_app, g, request
 from flask.json.provider import DefaultJSONProvider
 from flask.typing import ResponseReturnValue
 
 from runner.domain.ids import encode, new_uuid
+from runner.failpoints import FailPoint, hit
 from runner.runtime import Runtime
 from web.metrics import WebMetrics
+from web.request_body import BodyStream
+from web.request_checks import refuse_unsound
 
 if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from sqlalchemy.orm import Session
 
 _REQUEST_PREFIX = "req_"
+_READING = ("GET", "HEAD", "OPTIONS")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
@@ -38,16 +44,26 @@ class ScopedFlask(Flask):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("web", static_folder=None)
         self.runtime = runtime
+        self.url_map.merge_slashes = False  # its redirects would be pages, also for programs
         self.metrics = WebMetrics(self, runtime)
-        self.before_request(_refuse_nul)
+        self.before_request(refuse_unsound)
         self.after_request(_add_headers)
         self.teardown_request(_end_transaction)
+
+    def wsgi_app(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Answer one request of a server."""
+        environ["wsgi.input"] = BodyStream(environ["wsgi.input"])
+        return super().wsgi_app(environ, start_response)
 
     def dispatch_request(self) -> ResponseReturnValue:
         """Answer by the matching view, and commit what it did."""
         answer = super().dispatch_request()
         if "session" in g:
             current_session().commit()
+            if request.method not in _READING:
+                hit(FailPoint.ANSWER_AFTER_COMMIT)
         return answer
 
 
@@ -73,14 +89,6 @@ def current_request_id() -> str:
     if "request_id" not in g:
         g.request_id = encode(_REQUEST_PREFIX, new_uuid())
     return cast(str, g.request_id)
-
-
-def _refuse_nul() -> None:
-    """No text with a NUL names anything here, and the database would choke on it."""
-    if "\0" in request.path:
-        abort(404)
-    if any("\0" in text for pair in request.args.items(multi=True) for text in pair):
-        abort(400, "The query string holds a NUL character.")
 
 
 def _add_headers(response: Response) -> Response:

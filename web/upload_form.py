@@ -59,10 +59,7 @@ class UploadForm:
                 case Field(name="file"):
                     raise InvalidRequest("file must be sent with a filename.", param="file")
                 case Field() | File():
-                    name = str(event.name)[:100]
-                    raise InvalidRequest(
-                        f"Unknown parameter: {name}.", code="unknown_parameter", param=name
-                    )
+                    raise _unknown(event.name)
         return None
 
     def _read_text(self, name: str) -> str:
@@ -114,6 +111,13 @@ def open_form(max_bytes: int, extra: tuple[str, ...] = ()) -> UploadForm:
         TooLarge: it announces a file of more than ``max_bytes``.
     """
     return UploadForm(*open_multipart(max_bytes, "file"), extra)
+
+
+def _unknown(name: str | None) -> InvalidRequest:
+    if name is None:
+        return InvalidRequest("A part of the form has no name.", code="invalid_multipart")
+    shown = name[:100]
+    return InvalidRequest(f"Unknown parameter: {shown}.", code="unknown_parameter", param=shown)
 
 
 def _missing(name: str) -> InvalidRequest:

@@ -14,6 +14,11 @@ def open_attention(
     shapes: list[LayerShape], block_size: int, device: torch.device, dtype: torch.dtype
 ) -> AttentionBackend:
     """Return the best backend for `device`; its pool is not allocated yet."""
+    if device.type == "cuda":
+        # Only here: Triton is not installed, and takes seconds to import, where no GPU is.
+        from engine.attention.triton import TritonAttention
+
+        return TritonAttention(shapes, block_size, device, dtype)
     reference = ReferenceAttention(shapes, block_size, device, dtype)
     if device.type != "cpu" or dtype not in DTYPES:
         return reference

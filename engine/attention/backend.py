@@ -23,11 +23,15 @@ class AttentionOptions:
         scale: factor on the scores before the softmax.
         window: number of newest keys a query may see, itself included; None is all.
         softcap: scores become softcap * tanh(score / softcap); None is off.
+        sinks: [query heads], a score that takes its share of each softmax and gives nothing
+            (Xiao et al., Efficient Streaming Language Models with Attention Sinks, 2023); None
+            is off.
     """
 
     scale: float
     window: int | None = None
     softcap: float | None = None
+    sinks: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class AttentionBackend(Protocol):
             query: [tokens, query heads, key_dim]; strides are free.
             key: [tokens, kv heads, key_dim]; strides are free.
             value: [tokens, kv heads, value_dim]; strides are free.
-            options: scale, window and softcap of the layer.
+            options: scale, window, softcap and sinks of the layer.
 
         Returns:
             [tokens, query heads, value_dim]

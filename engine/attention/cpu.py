@@ -25,6 +25,7 @@ class CpuAttention:
         self._shapes = shapes
         self._block_size = block_size
         self._dtype = dtype
+        self._sinks: dict[int, torch.Tensor] = {}
         self._pools: list[np.ndarray] = []
         self._batch = Batch()
         self._held: tuple[np.ndarray, ...] = ()
@@ -110,7 +111,14 @@ class CpuAttention:
             options.window or 0,
             options.scale,
             options.softcap or 0.0,
+            None if options.sinks is None else self._sinks_address(layer, options.sinks),
         )
+
+    def _sinks_address(self, layer: int, sinks: torch.Tensor) -> int:
+        """Address of a layer's sinks in float32, which live as long as the backend."""
+        if layer not in self._sinks:
+            self._sinks[layer] = sinks.detach().float().contiguous()
+        return self._sinks[layer].data_ptr()
 
     def _layer_block_bytes(self, shape: LayerShape) -> int:
         described = AttentionShape(

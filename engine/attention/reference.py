@@ -234,15 +234,28 @@ def _softmax_attention(
 ) -> torch.Tensor:
     """Attention of [rows, heads, queries, dim] over [rows, kv heads, keys, dim].
 
-    Torch's fused operator does it, except that it knows no softcap.
+    Torch's fused operator does it, except that it knows neither softcap nor sinks. `heads` are
+    query heads in the model's order, or the kv heads with the query heads of each as queries.
     """
     groups = query.shape[1] // key.shape[1]
-    if options.softcap is None:
+    if options.softcap is None and options.sinks is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=options.scale, enable_gqa=groups > 1
         )
     key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scores = query @ key.transpose(-2, -1) * options.scale
-    scores = options.softcap * torch.tanh(scores / options.softcap)
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1, dtype=torch.float32)
+    if options.softcap is not None:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
+    scores = scores.masked_fill(~mask, float("-inf"))
+    weights = _softmax_beside_sinks(scores, options.sinks)
     return weights.to(value.dtype) @ value
+
+
+def _softmax_beside_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Weights of [rows, heads, queries, keys] in float32; they add up to less beside a sink."""
+    if sinks is None:
+        return scores.softmax(-1, dtype=torch.float32)
+    rows, heads, queries, _ = scores.shape
+    # A decode holds the query heads of a kv head as its queries; a prefill has a head each.
+    shaped = sinks.view(1, heads, -1, 1).expand(rows, heads, queries, 1).to(scores.dtype)
+    return torch.cat([scores, shaped], dim=-1).softmax(-1, dtype=torch.float32)[..., :-1]

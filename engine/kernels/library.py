@@ -46,6 +46,7 @@ class AttentionShape(ctypes.Structure):
         ("window", c_int32),
         ("scale", c_float),
         ("softcap", c_float),
+        ("sinks", c_void_p),
     ]
 
 

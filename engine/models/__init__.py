@@ -1,28 +1,46 @@
-"""Model loading: transformers' own code with our attention, trusted only after a probe."""
+"""Model loading: transformers' own code, in the fastest lane that a probe trusts it in."""
 
 import logging
+from contextlib import nullcontext
+from typing import Any
+
+import torch
 
 from engine.config import EngineConfig
-from engine.errors import EngineError, UnsupportedModel
+from engine.errors import EngineError, NotPaged, UnsupportedModel
 from engine.models.fused import FusedModel
-from engine.models.hf import LoadedModel, load_from_folder
+from engine.models.hf import LoadedModel, load_from_folder, page_attention
 from engine.models.llama import NotFusable
+from engine.models.padded import PaddedModel
+from engine.models.padded_probe import probe_padded_model
+from engine.models.precision import fits_in_float32, in_float32
 from engine.models.probe import plain_answers, probe_model
 
-__all__ = ["FusedModel", "LoadedModel", "load_model"]
+__all__ = ["FusedModel", "LoadedModel", "PaddedModel", "load_model"]
 
 logger = logging.getLogger(__name__)
 
+MAX_TOLD = 200
+"""Letters of a foreign error that go into a reason, which people read in a report."""
 
-def load_model(config: EngineConfig) -> LoadedModel | FusedModel:
+
+def load_model(config: EngineConfig) -> LoadedModel | FusedModel | PaddedModel:
     """Load the model folder and prove that it computes what the plain model does.
 
+    With our attention where that can be done, else with transformers' own (the padded lane).
+
     Raises:
-        UnsupportedModel: the folder is refused, fails to load, or the probe disagrees.
+        UnsupportedModel: the folder is refused, fails to load, or neither lane can be trusted.
         InvalidParams: `max_model_len` is more than the model was trained for.
     """
     try:
-        return _load_probed(config)
+        network, max_model_len = load_from_folder(config)
+        try:
+            return _fused(_paged(network, max_model_len, config.block_size), config)
+        except NotPaged as error:
+            model = PaddedModel(network, max_model_len, error.message)
+        with in_float32(network) if fits_in_float32(network) else nullcontext():
+            probe_padded_model(model)
     except EngineError:
         raise
     # Foreign code runs on a foreign folder: whatever it raises, this model can't be served.
@@ -30,24 +48,61 @@ def load_model(config: EngineConfig) -> LoadedModel | FusedModel:
         raise UnsupportedModel(
             f"transformers can't load or run the model in {config.model}: {error}"
         ) from error
+    return model
 
 
-def _load_probed(config: EngineConfig) -> LoadedModel | FusedModel:
-    """With fused layers if the model has their shape and they prove right, else without."""
-    model = load_from_folder(config)
+def _fused(model: LoadedModel, config: EngineConfig) -> LoadedModel | FusedModel:
+    """The model with fused layers if it has their shape and they prove right, else as it is."""
     answers = plain_answers(model, config.block_size)
     try:
         fused = FusedModel(model)
     except NotFusable as reason:
         logger.info("%s runs without fused layers: %s.", model.name, reason)
-    else:
-        try:
-            probe_model(fused, config.block_size, answers)
-        except UnsupportedModel as error:
-            logger.warning("%s runs without fused layers: %s", model.name, error.message)
-            # Its weights went into the fused layers.
-            model = load_from_folder(config)
-        else:
-            return fused
-    probe_model(model, config.block_size, answers)
-    return model
+        return model
+    try:
+        probe_model(fused, config.block_size, answers)
+        return fused
+    except NotPaged as error:
+        logger.warning("%s runs without fused layers: %s.", model.name, error.message)
+    # Its weights went into the fused layers.
+    network, _ = load_from_folder(config)
+    return page_attention(network, model.max_model_len)
+
+
+def _paged(
+    network: Any,  # noqa: ANN401 - transformers is untyped
+    max_model_len: int,
+    block_size: int,
+) -> LoadedModel:
+    """The model in the paged lane.
+
+    Raises:
+        NotPaged: it doesn't fit there, or the probe disagrees.
+    """
+    own_attention = network.config._attn_implementation
+    try:
+        model = page_attention(network, max_model_len)
+        _probe_paged(model, network, block_size)
+        return model
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    # A family may stumble over what only the paged lane does to it.
+    except Exception as error:
+        if network.config._attn_implementation != own_attention:
+            network.set_attn_implementation(own_attention)
+        if isinstance(error, NotPaged):
+            raise
+        told = str(error).partition("\n")[0][:MAX_TOLD]
+        raise NotPaged(f"{type(network).__name__} fails in the paged lane: {told}") from error
+
+
+def _probe_paged(model: LoadedModel, network: torch.nn.Module, block_size: int) -> None:
+    """Probe the model as it will run, and once more in float32 if rounding may be to blame."""
+    try:
+        probe_model(model, block_size, plain_answers(model, block_size))
+    except NotPaged:
+        if model.dtype is torch.float32 or not fits_in_float32(network):
+            raise
+        with in_float32(network):
+            exact = LoadedModel(network, model.max_model_len)
+            probe_model(exact, block_size, plain_answers(exact, block_size))

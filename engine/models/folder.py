@@ -5,8 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InvalidParams, UnsupportedModel
+from engine.pooling import Pooling
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl")
+UNTOLD_LENGTH = 8192
+"""Longest sequence of a model without a table of positions, such as one with a state, whose
+config.json names no length: it computes any."""
+POOLING_KEY = "pooling_mode_"
 MULTIMODAL_KEYS = ("vision_config", "audio_config", "image_token_id", "image_token_index")
 
 
@@ -22,19 +27,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def choose_max_model_len(wanted: int | None, trained: object) -> int:
+def choose_max_model_len(wanted: int | None, trained: int | None) -> int:
     """Longest sequence in tokens: what is wanted, else the positions the model was trained for.
 
     Raises:
         InvalidParams: more is wanted than the model was trained for.
-        UnsupportedModel: nothing is wanted and the folder doesn't tell.
     """
-    if not isinstance(trained, int):
-        if wanted is None:
-            raise UnsupportedModel(
-                "The model's config.json has no max_position_embeddings; set max_model_len."
-            )
-        return wanted
+    if trained is None:
+        return wanted or UNTOLD_LENGTH
     if wanted is not None and wanted > trained:
         raise InvalidParams(
             f"max_model_len is {wanted:,} but the model was trained for {trained:,} positions.",
@@ -43,8 +43,38 @@ def choose_max_model_len(wanted: int | None, trained: object) -> int:
     return wanted or trained
 
 
+def read_pooling(folder: Path) -> Pooling | None:
+    """How the model's authors pool, by the `1_Pooling` of a sentence-transformers folder.
+
+    A folder without one is pooled by its last token; None is a way that the engine doesn't have.
+
+    Raises:
+        UnsupportedModel: the file can't be read.
+    """
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return Pooling.LAST
+    settings = _read_object(path)
+    # One mode by its name, or a switch for each; several at once mean vectors side by side.
+    named = settings.get("pooling_mode")
+    switched = {
+        name for name in settings if name.startswith(POOLING_KEY) and settings[name] is True
+    }
+    chosen = [named] if isinstance(named, str) else list(switched)
+    by_mode = {
+        "lasttoken": Pooling.LAST,
+        "mean": Pooling.MEAN,
+        "pooling_mode_lasttoken": Pooling.LAST,
+        "pooling_mode_mean_tokens": Pooling.MEAN,
+    }
+    return by_mode.get(chosen[0]) if len(chosen) == 1 else None
+
+
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
+    return _read_object(folder / "config.json")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_bytes())
     except OSError as error:

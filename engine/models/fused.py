@@ -8,7 +8,7 @@ from torch import nn
 
 from engine.attention import AttentionBackend
 from engine.attention.cpu import DTYPES, CpuAttention, num_threads
-from engine.errors import UnsupportedModel
+from engine.errors import NotPaged
 from engine.kernels import Kernels, KernelsUnavailable, load_kernels
 from engine.kernels.library import Layer, Matrix, Profile, Stack, Step
 from engine.kernels.memory import Arena, padded, zeroed
@@ -93,7 +93,7 @@ class FusedModel:
         hidden: torch.Tensor | None,
     ) -> torch.Tensor:
         if not isinstance(attention, CpuAttention):
-            raise UnsupportedModel(f"{self.name} needs attention in C++, not {attention.name}.")
+            raise NotPaged(f"{self.name} needs attention in C++, not {attention.name}")
         pools = self._bind(attention)
         half = self._rotary_dim // 2
         cosine, sine = rotary_tables(self._rotary, positions)

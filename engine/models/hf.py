@@ -1,5 +1,7 @@
 """The only file that adapts to transformers: loading, our attention, one packed forward."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from transformers.utils import logging as transformers_logging
 from engine.attention import AttentionBackend
 from engine.attention.backend import AttentionOptions, BatchLayout, LayerShape
 from engine.config import EngineConfig
-from engine.errors import UnsupportedModel
+from engine.errors import NotPaged, UnsupportedModel
 from engine.models.folder import choose_max_model_len, read_settings
+from engine.models.positions import has_positions_by_length, trained_length
+from engine.tracing import stretch
 
 ATTENTION_NAME = "tokenmill_paged"
 PLAIN_ATTENTION_NAME = "eager"
@@ -26,6 +30,7 @@ class LoadedModel:
         options: what each attention layer asks for.
         vocab_size: rows of the embedding; every token id must be below.
         max_model_len: longest sequence in tokens.
+        hidden_size: length of the states after the final norm; None where they can't be had.
         device, dtype: where and in what the forward runs.
         name: class of the model, for people.
     """
@@ -39,11 +44,16 @@ class LoadedModel:
         self.dtype = weight.dtype
         self.name = type(network).__name__
         self.shapes, self.options = self._record_layers()
+        self._backbone, self.hidden_size = self._find_backbone()
 
     @property
     def network(self) -> torch.nn.Module:
         """Transformers' own module, for one who takes its weights."""
         return self._network
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by part of the forward, as far as it knows: nothing."""
+        return {}
 
     def logits(
         self,
@@ -73,9 +83,30 @@ class LoadedModel:
         logits: torch.Tensor = output.logits[0]
         return logits
 
-    def seconds(self) -> dict[str, float]:
-        """Seconds by part of the forward, as far as it knows: nothing."""
-        return {}
+    def hidden_and_logits(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        attention: AttentionBackend,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `logits`, with the states after the final norm that they are made of.
+
+        Returns:
+            [tokens, hidden] of all tokens, and [rows, vocab]. Without rows the head does not run.
+        """
+        with _listening(self._backbone) as states:
+            if len(rows):
+                logits = self.logits(token_ids, positions, rows, attention)
+            else:
+                self._backbone(
+                    input_ids=token_ids[None],
+                    position_ids=positions[None],
+                    use_cache=False,
+                    paged_attention=attention,
+                )
+                logits = torch.empty(0, self.vocab_size, device=self.device)
+        return states[0][0], logits
 
     def plain_logits(self, token_ids: list[int]) -> torch.Tensor:
         """[tokens, vocab] of one sequence by transformers' own attention, for comparison."""
@@ -95,16 +126,28 @@ class LoadedModel:
         self.logits(first, first, first, recorder)
         layers = sorted(recorder.shapes)
         if not layers or layers != list(range(len(layers))):
-            raise UnsupportedModel(
-                f"{self.name} keeps state outside attention layers, which the paged engine can't "
-                "hold; choose a model whose every layer is attention."
-            )
+            raise NotPaged(f"{self.name} keeps state outside attention layers")
         self._check_layer_types(recorder)
         shapes = [recorder.shapes[layer] for layer in layers]
         return shapes, [recorder.options[layer] for layer in layers]
 
+    @torch.inference_mode()
+    def _find_backbone(self) -> tuple[torch.nn.Module, int | None]:
+        """All that is below the head, the final norm included, and the length of its states.
+
+        Most families call their `base_model`; some go past it to the decoder inside.
+        """
+        first = torch.zeros(1, dtype=torch.long, device=self.device)
+        for find in (lambda: self._network.base_model, self._network.get_decoder):
+            backbone: torch.nn.Module = find()  # type: ignore[assignment, operator]
+            with _listening(backbone) as states:
+                self.logits(first, first, first, _ShapeRecorder())
+            if states and backbone is not self._network:
+                return backbone, int(states[0].shape[-1])
+        return self._network, None
+
     def _check_layer_types(self, recorder: "_ShapeRecorder") -> None:
-        """Refuse layers whose mask goes beyond causal and a window that attention is told of.
+        """Keep out layers whose mask goes beyond causal and a window that attention is told of.
 
         The probe's prompts are too short to notice: such masks begin to matter at thousands of
         tokens.
@@ -113,14 +156,22 @@ class LoadedModel:
         for layer, kind in enumerate(layer_types):
             is_windowed = kind == "sliding_attention" and recorder.has_window(layer)
             if kind != "full_attention" and not is_windowed:
-                raise UnsupportedModel(
-                    f"{self.name} has layers of type {kind}, which the paged engine doesn't know; "
-                    "choose another model."
-                )
+                raise NotPaged(f"{self.name} has layers of type {kind}")
 
 
-def load_from_folder(config: EngineConfig) -> LoadedModel:
-    """Load the weights of `config.model` and put our attention in.
+@contextmanager
+def _listening(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Collect the first output of each call of a module, as long as the context lasts."""
+    heard: list[torch.Tensor] = []
+    hook = module.register_forward_hook(lambda _module, _inputs, output: heard.append(output[0]))
+    try:
+        yield heard
+    finally:
+        hook.remove()
+
+
+def load_from_folder(config: EngineConfig) -> tuple[torch.nn.Module, int]:
+    """Load the weights of `config.model`; returns the network and the longest sequence in tokens.
 
     Raises:
         UnsupportedModel: the folder can't be served.
@@ -136,15 +187,26 @@ def load_from_folder(config: EngineConfig) -> LoadedModel:
     model_config = AutoConfig.from_pretrained(
         folder, trust_remote_code=False, local_files_only=True
     )
-    # Families spell it differently in the file; the configuration object knows this name for all.
-    trained = getattr(model_config, "max_position_embeddings", None)
-    max_model_len = choose_max_model_len(config.max_model_len, trained)
+    max_model_len = choose_max_model_len(config.max_model_len, trained_length(model_config))
     device = torch.device(config.device)
-    network = _load_network(folder, choose_dtype(config.dtype, device)).to(device).eval()
+    return _load_network(folder, choose_dtype(config.dtype, device)).to(
+        device
+    ).eval(), max_model_len
+
+
+def page_attention(network: torch.nn.Module, max_model_len: int) -> LoadedModel:
+    """Put our attention in.
+
+    Raises:
+        NotPaged: the network's layers are beyond it.
+    """
+    name = type(network).__name__
     if not getattr(network, "_supports_attention_backend", False):
-        raise UnsupportedModel(
-            f"{type(network).__name__} doesn't let its attention be replaced, so the paged engine "
-            "can't run it; choose another model."
+        raise NotPaged(f"{name} doesn't let its attention be replaced")
+    if has_positions_by_length(network.config, max_model_len):
+        raise NotPaged(
+            f"{name} turns positions by another measure in sequences beyond its original length, "
+            f"and a sequence may have {max_model_len:,} tokens"
         )
     AttentionInterface.register(ATTENTION_NAME, _paged_attention)
     network.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
@@ -174,7 +236,6 @@ def _load_network(folder: Path, dtype: torch.dtype) -> torch.nn.Module:
     network, report = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,
-        attn_implementation=PLAIN_ATTENTION_NAME,
         trust_remote_code=False,
         local_files_only=True,
         use_safetensors=True,
@@ -209,26 +270,23 @@ def _paged_attention(
     """
     backend: AttentionBackend | None = kwargs.get("paged_attention")
     if backend is None:
-        raise UnsupportedModel(
-            f"{type(module).__name__} doesn't pass arguments through to its attention, so the "
-            "paged engine can't run it; choose another model."
-        )
-    if kwargs.get("s_aux") is not None:
-        raise UnsupportedModel("The model uses attention sinks, which are not supported yet.")
+        raise NotPaged(f"{type(module).__name__} doesn't get the arguments of the forward")
     layer = module.layer_idx
     assert isinstance(layer, int)
     options = AttentionOptions(
         scale=kwargs.get("scaling") or query.shape[-1] ** -0.5,
         window=kwargs.get("sliding_window"),
         softcap=kwargs.get("softcap"),
+        sinks=kwargs.get("s_aux"),
     )
-    out = backend.attend(
-        layer,
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        options,
-    )
+    with stretch("attention"):
+        out = backend.attend(
+            layer,
+            query[0].transpose(0, 1),
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            options,
+        )
     return out[None], None
 
 

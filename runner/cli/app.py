@@ -1,8 +1,12 @@
 """All verbs together, and what becomes of their errors."""
 
-import typer
+import sys
 
-from runner.cli import bench, demo, jobs, keys, lifecycle, models, run
+import typer
+from pydantic import ValidationError
+
+from runner.cli import bench, demo, jobs, keys, lifecycle, models, profile, run
+from runner.cli.console import ExitCode
 
 app = typer.Typer(
     name="tokenmill",
@@ -14,6 +18,7 @@ app = typer.Typer(
 lifecycle.register(app)
 jobs.register(app)
 app.command()(run.run)
+app.command()(profile.profile)
 app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")
@@ -22,4 +27,11 @@ app.command()(demo.demo)
 
 def main() -> None:
     """The entry point of the ``tokenmill`` command."""
-    app()
+    try:
+        app()
+    except ValidationError as error:  # of the settings, which every verb reads
+        for fault in error.errors(include_url=False):
+            name = ".".join(map(str, fault["loc"]))
+            cause = str(fault["msg"]).removeprefix("Value error, ")
+            typer.echo(f"The setting {name!r} is wrong. {cause}", err=True)
+        sys.exit(ExitCode.USAGE)

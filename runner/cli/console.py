@@ -22,9 +22,10 @@ from sqlalchemy.exc import OperationalError
 
 from runner.config import load_settings
 from runner.db import migrate
-from runner.domain.errors import RunnerError
+from runner.domain.errors import RunnerError, Unavailable
 from runner.embedded import EmbeddedServices
 from runner.runtime import NotRunning, Runtime, find_services, open_runtime
+from runner.supervisor.up_state import is_up
 
 DataDir = Annotated[
     Path | None,
@@ -55,6 +56,7 @@ def installation(data_dir: Path | None) -> Iterator[Runtime]:
         try:
             find_services(settings)
         except NotRunning:
+            _refuse_while_up(settings.data_dir)
             with EmbeddedServices(
                 settings.data_dir,
                 database_url=settings.database_url,
@@ -64,6 +66,15 @@ def installation(data_dir: Path | None) -> Iterator[Runtime]:
                 yield from _opened(data_dir)
         else:
             yield from _opened(data_dir)
+
+
+def _refuse_while_up(data_dir: Path) -> None:
+    """Services that were started here would be stopped at the end, under those who use them."""
+    if is_up(data_dir):
+        raise Unavailable(
+            f"The database of {data_dir} does not answer at the moment. Try again in some "
+            "seconds; `tokenmill status` shows what runs."
+        )
 
 
 def _opened(data_dir: Path | None) -> Iterator[Runtime]:
@@ -81,7 +92,8 @@ def failing_clearly() -> Iterator[None]:
         yield
     except RunnerError as error:
         typer.echo(f"error: {error.message} [{error.code}]", err=True)
-        code = ExitCode.UNREACHABLE if error.code == NotRunning.code else ExitCode.USAGE
+        is_away = error.code in (NotRunning.code, Unavailable.code)
+        code = ExitCode.UNREACHABLE if is_away else ExitCode.USAGE
         raise typer.Exit(code) from None
     except OperationalError as error:
         typer.echo(f"error: the database cannot be reached: {error.orig}", err=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.markup import escape
 
 from runner.cli.console import (
     AsJson,
@@ -136,6 +137,16 @@ def show(
         )
     ]
     print_table(("milliseconds", "p50", "p90", "p99"), rows)
+    if report.lanes:
+        print_table(
+            ("lane", "lines", "why not faster"),
+            [(use.lane.name, use.lines, escape(use.lane.reason)) for use in report.lanes],
+        )
+    if report.truncated_lines:
+        typer.echo(
+            f"{report.truncated_lines:,} prompts were shortened, "
+            f"by {report.truncated_tokens:,} tokens in all."
+        )
 
 
 @app.command()

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from runner.cli.console import (
     AsJson,
@@ -20,7 +21,7 @@ from runner.cli.console import (
 )
 from runner.cli.jobs import show_faults
 from runner.cli.progress import watch
-from runner.config import load_settings
+from runner.config import arm_failpoints, load_settings
 from runner.offline.clerk import EngineFailed
 from runner.offline.output import check_output
 from runner.offline.place import Order, Place
@@ -87,6 +88,7 @@ def run(
 def _answer(options: RunOptions, place: Place, fresh: bool) -> dict[str, Any]:
     """Bring a run to its end; returns its summary."""
     settings, home = load_settings(place.folder), load_settings()
+    arm_failpoints(settings)
     check_output(options.source, options.output, options.errors)
     requests = options.requests(settings.max_line_bytes)
     place.take(_tell)
@@ -106,7 +108,8 @@ def _answer(options: RunOptions, place: Place, fresh: bool) -> dict[str, Any]:
             job = _watched(work, settings.grace_seconds)
             if job.state == "completed":
                 work.write(requests)
-        return _finished(options, place, order, job)
+            lanes = work.lanes()
+        return _finished(place, order, job, summary_of(options, job, lanes))
     except Refused:
         place.remove()
         raise
@@ -122,13 +125,14 @@ def _watched(work: Run, grace_seconds: float) -> JobRecord:
         raise
 
 
-def _finished(options: RunOptions, place: Place, order: Order, job: JobRecord) -> dict[str, Any]:
+def _finished(
+    place: Place, order: Order, job: JobRecord, summary: dict[str, Any]
+) -> dict[str, Any]:
     """The summary of a job that has ended; a file that was refused leaves nothing behind."""
     if job.state != "completed":
         place.remove()
         show_faults(job)
         raise typer.Exit(ExitCode.USAGE)
-    summary = summary_of(options, job)
     place.finish(order, summary)
     return summary
 
@@ -162,12 +166,18 @@ def _show(summary: dict[str, Any]) -> None:
         ("tokens in", f"{summary['prompt_tokens']} ({summary['cached_tokens']} cached)"),
         ("tokens out", summary["output_tokens"]),
         ("time", speed and f"{seconds:.1f} s, {speed:,.0f} tokens/s"),
+        *(("lane", _lane(lane)) for lane in summary["lanes"]),
         ("billed", money(summary["billed_nano"], 9)),
         ("cost to run", money(summary["run_cost_nano"], 9)),
         ("output", summary["output"]),
         ("errors", summary["errors"]),
     ]
     print_table(("", ""), rows)
+
+
+def _lane(lane: dict[str, Any]) -> str:
+    slower = f", slower: {escape(lane['reason'])}" if lane["reason"] else ""
+    return f"{lane['name']} ({lane['lines']} lines{slower})"
 
 
 def _beside(output: Path, suffix: str) -> Path:

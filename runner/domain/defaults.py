@@ -10,6 +10,7 @@ import msgspec
 
 from runner.domain.errors import InvalidRequest
 from runner.domain.sound_json import UnsoundJson, read_json
+from runner.domain.truncation import POLICIES
 
 MAX_BYTES = 64_000
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -70,6 +71,11 @@ def check_defaults(block: bytes | None) -> None:
         raise _fault("defaults must be a JSON object.")
     _check_kind(fields, "model", str, "a string")
     _check_kind(fields, "messages", list, "a list")
+    policy = fields.get("truncate_prompt")
+    if policy is not None and policy not in POLICIES:
+        raise _fault(
+            f"defaults.truncate_prompt must be one of {', '.join(POLICIES)}.", "truncate_prompt"
+        )
     if fields.get("stream"):
         raise _fault("A batch cannot stream; remove defaults.stream.", "stream")
 

@@ -47,6 +47,18 @@ class TooLarge(RunnerError):
     code = "too_large"
 
 
+class Unavailable(RunnerError):
+    """A service that this needs is away; the same request will do later."""
+
+    code = "unavailable"
+
+
+class StorageFull(RunnerError):
+    """There is no room for more; what was accepted before is safe."""
+
+    code = "storage_full"
+
+
 class IngestLost(RunnerError):
     """The ingest of a job was taken over, cancelled or finished elsewhere."""
 

@@ -45,7 +45,10 @@ class ItemInput:
 
 @dataclass(frozen=True, slots=True)
 class LineMetrics:
-    """What the engine measured for one line (times in microseconds, by one monotonic clock)."""
+    """What the engine measured for one line (times in microseconds, by one monotonic clock).
+
+    ``truncated_tokens`` were cut off its prompt before; the engine has not seen them.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -58,6 +61,7 @@ class LineMetrics:
     device_us: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    truncated_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import msgspec
 from runner.domain.defaults import NO_DEFAULTS, Defaults
 from runner.domain.sound_json import UnsoundJson, read_json
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 MAX_CUSTOM_ID = 512  # characters
 _BOM = b"\xef\xbb\xbf"
 
@@ -34,6 +34,8 @@ class BodyHead(msgspec.Struct):
     stream: bool | None = None
     messages: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
+    instructions: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,13 @@ def parse_line(
         raise LineError(
             "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
         )
-    prompt = bytes(head.messages)[defaults.shared_bytes :] or bytes(head.prompt)
-    return ParsedLine(line.custom_id, head.model, prompt)
+    return ParsedLine(line.custom_id, head.model, _own_prompt(head, defaults))
+
+
+def _own_prompt(head: BodyHead, defaults: Defaults) -> bytes:
+    """The prompt as written, by whatever field its endpoint has for it."""
+    chat = bytes(head.messages)[defaults.shared_bytes :]
+    return chat or bytes(head.prompt) or bytes(head.instructions) + bytes(head.input)
 
 
 def _read_fields(data: bytes) -> dict[str, Any]:

@@ -5,6 +5,7 @@ are started, guarded and stopped is decided here.
 """
 
 from runner.embedded.binaries import find_programs
+from runner.embedded.disk import free_room
 from runner.embedded.errors import EmbeddedError, StartCancelled
 from runner.embedded.services import (
     EmbeddedServices,
@@ -24,6 +25,7 @@ __all__ = [
     "broker_answers",
     "database_answers",
     "find_programs",
+    "free_room",
     "prepare_data_dir",
     "recorded",
     "running",

@@ -11,6 +11,7 @@ import psutil
 
 from runner.embedded.account import Account
 from runner.embedded.binaries import PostgresBinaries
+from runner.embedded.disk import wal_bytes
 from runner.embedded.process import run_once
 
 _SETTINGS = {
@@ -18,7 +19,6 @@ _SETTINGS = {
     "port": "5432",
     "max_connections": "100",
     "shared_buffers": "256MB",
-    "max_wal_size": "4GB",
     "fsync": "on",
     "synchronous_commit": "on",
     "idle_in_transaction_session_timeout": "5min",
@@ -71,6 +71,7 @@ class Cluster:
         """How to start the server of this cluster, which reaches its files by ``path``."""
         settings = _SETTINGS | (_FAST_SETTINGS if self._fast else {})
         settings["unix_socket_directories"] = str(socket_dir)
+        settings["max_wal_size"] = f"{wal_bytes(self.home) // 1024**2}MB"
         command = [binaries["postgres"], "-D", path]
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
 from runner.inference.requests import LineRequest
 
@@ -12,7 +13,9 @@ from runner.inference.requests import LineRequest
 class Task:
     """A line ready to run: parsed, and its prompts as token ids.
 
-    ``key`` is unique within a worker's life.
+    ``key`` is unique within a worker's life. ``truncated_tokens`` were cut off its prompts.
+    ``grammar`` is what the backend made of the form that the answers must have; nobody else looks
+    into it.
     """
 
     key: str
@@ -21,6 +24,16 @@ class Task:
     custom_id: str
     request: LineRequest
     prompts: tuple[tuple[int, ...], ...]
+    truncated_tokens: int = 0
+    grammar: object = None
+
+    def prompt_text(self) -> str:
+        """What its prompts say, for whoever looks for a text in them; never for logs."""
+        said = []
+        for prompt in self.request.prompts:
+            messages = prompt.messages or ()
+            said += [prompt.text or "", *(str(message.get("content")) for message in messages)]
+        return "\n".join(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +53,26 @@ class TokenLikelihood:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One function that a model wants called; ``arguments`` is a JSON object as it wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model said in one choice of a line; ``likelihoods`` are of its tokens, if asked."""
+    """What a model said in one choice of a line; ``likelihoods`` are of its tokens, if asked.
+
+    ``text`` is what it said beside its calls. ``vector`` is what it made of a prompt instead, where
+    that was asked for: little-endian float32.
+    """
 
     text: str
-    finish_reason: str  # stop | length
+    finish_reason: str  # stop | length | tool_calls
     likelihoods: tuple[TokenLikelihood, ...] | None = None
+    vector: bytes = b""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class LineRefusal(Exception):
@@ -71,11 +98,26 @@ class Outcome:
     metrics: LineMetrics
 
 
+class CannotProfile(Exception):
+    """This backend does nothing that a profile could show; the sentence says so."""
+
+
+class Recording(Protocol):
+    """What a backend does from now on, until ``end``."""
+
+    def end(self) -> None:
+        """Record no more (the thread that steps)."""
+
+    def trace(self) -> bytes:
+        """A Chrome trace, compressed by gzip, without prompts and outputs (any thread, slow)."""
+
+
 class Backend(Protocol):
     """A model that runs many tasks at once. ``prepare`` may be called from another thread."""
 
     rows: int  # sequences it runs at once
     description: str
+    lane: Lane
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
         """Parse and tokenise a line.
@@ -100,6 +142,13 @@ class Backend(Protocol):
     @property
     def unfinished(self) -> int:
         """Sequences submitted and not ended: choices of tasks."""
+
+    def record(self) -> Recording:
+        """Begin to record the steps that follow, for a profile.
+
+        Raises:
+            CannotProfile: there is nothing to record in this backend.
+        """
 
     def stats(self) -> Mapping[str, float]:
         """Counters and gauges for the worker's row."""

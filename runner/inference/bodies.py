@@ -29,16 +29,33 @@ class TextPart(msgspec.Struct):
     text: str | None = None
 
 
+class CalledFunction(msgspec.Struct):
+    """A function that an assistant called; ``arguments`` is JSON."""
+
+    name: str
+    arguments: str
+
+
+class PastCall(msgspec.Struct):
+    """One tool call of an assistant's message."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
 class Message(msgspec.Struct):
     """One message of a conversation."""
 
     role: str
     content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: list[PastCall] | None = None
+    tool_call_id: str | None = None
 
 
 class SamplingBody(msgspec.Struct):
-    """Fields that both endpoints share."""
+    """Fields that the endpoints which generate share."""
 
     model: str
     max_tokens: int | None = None
@@ -55,6 +72,12 @@ class SamplingBody(msgspec.Struct):
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    truncate_prompt: str | None = None
+    truncate_prompt_tokens: int | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    structured_outputs: Any = None
     n: int | None = None
     stream: bool | None = None
     stream_options: Any = None
@@ -87,7 +110,8 @@ class CompletionBody(SamplingBody):
     suffix: str | None = None
 
 
-_Body = TypeVar("_Body", ChatBody, CompletionBody)
+_Body = TypeVar("_Body", bound=msgspec.Struct)
+_Part = TypeVar("_Part", bound=msgspec.Struct)
 
 _chat_decoder = msgspec.json.Decoder(ChatBody)
 _completion_decoder = msgspec.json.Decoder(CompletionBody)
@@ -101,17 +125,34 @@ def read_chat(body: msgspec.Raw) -> ChatBody:
     Raises:
         BadBody: it is no JSON object, a field is of the wrong type, or unknown.
     """
-    return _read(_chat_decoder, body, _CHAT_FIELDS)
+    return read_body(_chat_decoder, body, _CHAT_FIELDS)
 
 
 def read_completion(body: msgspec.Raw) -> CompletionBody:
     """Read the body of a completion; raises as ``read_chat`` does."""
-    return _read(_completion_decoder, body, _COMPLETION_FIELDS)
+    return read_body(_completion_decoder, body, _COMPLETION_FIELDS)
 
 
-def _read(
+def read_part(value: object, kind: type[_Part], param: str) -> _Part:
+    """A field that came as any JSON, by its own type; ``param`` names it.
+
+    Raises:
+        BadBody: it does not have that type; the param leads to the place.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        where = _PATH.search(str(error))
+        sentence = str(error)[: where.start()] if where else str(error)
+        inside = where.group(1) if where else ""
+        dot = "." if inside and not inside.startswith("[") else ""
+        raise BadBody(f"{sentence}.", f"{param}{dot}{inside}", "invalid_type") from None
+
+
+def read_body(
     decoder: "msgspec.json.Decoder[_Body]", body: msgspec.Raw, known: frozenset[str]
 ) -> _Body:
+    """Read a body of any endpoint, whose type has the fields ``known``; raises as ``read_chat``."""
     try:
         value = decoder.decode(body)
         fields = _fields_decoder.decode(body)

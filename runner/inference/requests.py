@@ -1,7 +1,9 @@
 """The body of a line as what it asks of a model. What cannot be honoured is refused by name."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -11,13 +13,33 @@ from runner.inference.bodies import (
     BadBody,
     ChatBody,
     CompletionBody,
-    Message,
+    SamplingBody,
     read_chat,
     read_completion,
 )
+from runner.inference.embeddings import (
+    MAX_INPUTS,
+    EmbeddingOptions,
+    EmbeddingsBody,
+    embedding_options,
+    read_embeddings,
+)
+from runner.inference.formats import OutputFormat, read_format
+from runner.inference.messages import read_messages
+from runner.inference.responses import (
+    FORMAT,
+    ResponsesBody,
+    as_chat,
+    in_our_words,
+    read_responses,
+    repeated_fields,
+)
 from runner.inference.sampling import MAX_LOGPROBS, Sampling, read_sampling, require
+from runner.inference.tools import ToolUse, read_tools
+from runner.inference.truncation import TruncationOptions, read_truncation
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
 MAX_CHOICES = 64
 """Choices of one line, over all its prompts: they run at the same time."""
 _COMPLETIONS_MAX_TOKENS = 16  # the contract's default
@@ -27,7 +49,7 @@ _COMPLETIONS_MAX_TOKENS = 16  # the contract's default
 class Prompt:
     """What to continue. Exactly one of the three is set."""
 
-    messages: tuple[dict[str, str], ...] | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
 
@@ -36,7 +58,10 @@ class Prompt:
 class LineRequest:
     """What a line asks of a model: ``n`` choices for each of its prompts.
 
-    ``echo`` wants each prompt's text in front of its choices.
+    ``echo`` wants each prompt's text in front of its choices. ``format`` is the form that each
+    choice must have, ``tools`` what it may call; a line has one of them at most. With
+    ``embedding`` a vector of each prompt is wanted instead of choices, and ``sampling`` has no
+    use. ``repeated`` are the fields of its body that a response shows again.
     """
 
     endpoint: str
@@ -45,6 +70,11 @@ class LineRequest:
     sampling: Sampling
     n: int = 1
     echo: bool = False
+    format: OutputFormat | None = None
+    tools: ToolUse | None = None
+    truncation: TruncationOptions = TruncationOptions()
+    embedding: EmbeddingOptions | None = None
+    repeated: Mapping[str, Any] | None = None
 
 
 _line_decoder = msgspec.json.Decoder(Line)
@@ -60,7 +90,21 @@ def parse_request(data: bytes, lease: Lease, idx: int) -> LineRequest:
     seed = default_seed(lease, idx)
     if lease.endpoint == CHAT:
         return _chat_request(read_chat(body), seed)
+    if lease.endpoint == EMBEDDINGS:
+        return _embeddings_request(read_embeddings(body), seed)
+    if lease.endpoint == RESPONSES:
+        return _responses_request(read_responses(body), seed)
     return _completion_request(read_completion(body), seed)
+
+
+_PROMPT_OF = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input", RESPONSES: "input"}
+
+
+def wire_param(param: str, endpoint: str) -> str:
+    """The field of a body that stands for one that an engine found at fault."""
+    if param in ("prompt", "messages"):
+        return _PROMPT_OF[endpoint]
+    return param
 
 
 def default_seed(lease: Lease, idx: int) -> int:
@@ -70,22 +114,27 @@ def default_seed(lease: Lease, idx: int) -> int:
 
 
 def _chat_request(body: ChatBody, seed: int) -> LineRequest:
-    kind = body.response_format.get("type") if isinstance(body.response_format, dict) else None
-    _refuse_unless(body.response_format is None or kind == "text", "response_format")
-    _refuse_unless(not body.tools, "tools")
-    _refuse_unless(body.tool_choice in (None, "none", "auto"), "tool_choice")
     _refuse_unless(body.stream_options is None, "stream_options")
     require(bool(body.messages), "messages must hold at least one message.", "messages")
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise BadBody("Give max_completion_tokens or max_tokens, not both.", "max_tokens")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
-    messages = tuple(_message(number, item) for number, item in enumerate(body.messages))
+    form, tools = read_format(body, body.response_format), read_tools(body)
+    if form is not None and tools is not None:
+        raise BadBody(
+            f'{form.param} is not supported beside tools; set tool_choice to "none" or remove one.',
+            form.param,
+            "unsupported_value",
+        )
     return LineRequest(
         endpoint=CHAT,
         model=body.model,
-        prompts=(Prompt(messages=messages),),
+        prompts=(Prompt(messages=read_messages(body.messages)),),
         sampling=read_sampling(body, limit, _chat_logprobs(body), seed),
         n=_choices(body.n, num_prompts=1),
+        truncation=read_truncation(body.truncate_prompt, body.truncate_prompt_tokens),
+        format=form,
+        tools=tools,
     )
 
 
@@ -102,7 +151,7 @@ def _chat_logprobs(body: ChatBody) -> int | None:
 def _completion_request(body: CompletionBody, seed: int) -> LineRequest:
     _refuse_unless(body.stream_options is None, "stream_options")
     _refuse_unless(not body.suffix, "suffix")
-    prompts = _prompts(body.prompt)
+    prompts = _prompts(body.prompt, "prompt")
     n = _choices(body.n, len(prompts))
     if body.best_of not in (None, n):
         raise BadBody(
@@ -124,10 +173,44 @@ def _completion_request(body: CompletionBody, seed: int) -> LineRequest:
         sampling=read_sampling(body, limit, body.logprobs, seed),
         n=n,
         echo=bool(body.echo),
+        truncation=read_truncation(body.truncate_prompt, body.truncate_prompt_tokens),
+        format=read_format(body),
     )
 
 
-def _prompts(prompt: str | list[object] | None) -> tuple[Prompt, ...]:
+def _responses_request(body: ResponsesBody, seed: int) -> LineRequest:
+    chat = as_chat(body)
+    try:
+        request = _chat_request(chat, seed)
+    except BadBody as error:
+        raise in_our_words(error) from None
+    form = request.format
+    if form is not None and form.param == "response_format":
+        form = replace(form, param=FORMAT)
+    return replace(request, endpoint=RESPONSES, repeated=repeated_fields(body), format=form)
+
+
+def _embeddings_request(body: EmbeddingsBody, seed: int) -> LineRequest:
+    prompts = _prompts(body.input, "input")
+    require(
+        len(prompts) <= MAX_INPUTS, f"A line has at most {MAX_INPUTS:,} inputs; split it.", "input"
+    )
+    require(
+        all(prompt.text or prompt.token_ids for prompt in prompts),
+        "input holds an empty text or list; remove it.",
+        "input",
+    )
+    return LineRequest(
+        endpoint=EMBEDDINGS,
+        model=body.model,
+        prompts=prompts,
+        sampling=read_sampling(SamplingBody(body.model), None, None, seed),
+        truncation=read_truncation(body.truncate_prompt, body.truncate_prompt_tokens),
+        embedding=embedding_options(body),
+    )
+
+
+def _prompts(prompt: object, param: str) -> tuple[Prompt, ...]:
     """One text, several, one list of token ids, or several."""
     if isinstance(prompt, str):
         return (Prompt(text=prompt),)
@@ -139,8 +222,8 @@ def _prompts(prompt: str | list[object] | None) -> tuple[Prompt, ...]:
         if all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in prompt):
             return tuple(Prompt(token_ids=_ids(ids)) for ids in prompt)
     raise BadBody(
-        "prompt must be a text, a list of texts, or one or more lists of token ids.",
-        "prompt",
+        f"{param} must be a text, a list of texts, or one or more lists of token ids.",
+        param,
         "invalid_type",
     )
 
@@ -159,23 +242,6 @@ def _choices(n: int | None, num_prompts: int) -> int:
         "prompt",
     )
     return count
-
-
-def _message(number: int, item: Message) -> dict[str, str]:
-    where = f"messages[{number}]"
-    role = "system" if item.role == "developer" else item.role
-    if role not in ("system", "user", "assistant"):
-        raise BadBody(f"The role {item.role[:32]!r} is not supported.", f"{where}.role")
-    if item.content is None:
-        raise BadBody("The message has no content.", f"{where}.content")
-    if isinstance(item.content, str):
-        return {"role": role, "content": item.content}
-    texts = []
-    for part in item.content:
-        if part.type != "text" or part.text is None:
-            raise BadBody("Only parts of type text are supported.", f"{where}.content")
-        texts.append(part.text)
-    return {"role": role, "content": "".join(texts)}
 
 
 def _require_top(count: int, param: str) -> None:

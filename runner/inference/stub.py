@@ -1,33 +1,40 @@
 """A backend without a model: deterministic, thousands of lines per second, and able to misbehave.
 
-It answers each choice with words drawn from a hash of its prompt and its place, so a test of
-everything around the engine can compare files byte for byte. Its path says how it behaves, e.g.
-``stub:?rows=64&step_ms=20&crash_on=POISON``.
+It answers each choice with words drawn from a hash of its prompt and its place, or embeds a prompt
+by a vector drawn the same way, so a test of everything around the engine can compare files byte for
+byte. Its path says how it behaves, e.g. ``stub:?rows=64&step_ms=20&crash_on=POISON``.
 """
 
 import hashlib
 import math
 import os
+import re
+import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
+from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
 from runner.inference.backend import (
+    CannotProfile,
     Completion,
     Likelihood,
     LineRefusal,
     Outcome,
+    Recording,
     Task,
     TokenLikelihood,
 )
 from runner.inference.bodies import BadBody
 from runner.inference.fan_out import Choice, OpenLines
-from runner.inference.requests import Prompt, parse_request
+from runner.inference.prompts import tokenise
+from runner.inference.requests import LineRequest, Prompt, parse_request
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron")
 _CRASH_STATUS = 86
+_DIMENSIONS = 16
 
 
 @dataclass(slots=True)
@@ -40,9 +47,12 @@ class _Running:
 class StubBackend:
     """Runs ``rows`` choices at once, one word per choice and step."""
 
-    def __init__(self, rows: int = 1024, step_ms: float = 0.0, crash_on: str = "") -> None:
+    def __init__(
+        self, rows: int = 1024, step_ms: float = 0.0, crash_on: str = "", slow_because: str = ""
+    ) -> None:
         self.rows = rows
         self.description = f"stub: {rows} rows, {step_ms} ms per step"
+        self.lane = Lane("stub", slow_because)
         self._step_seconds = step_ms / 1000
         self._crash_on = crash_on
         self._lines = OpenLines()
@@ -58,18 +68,27 @@ class StubBackend:
             rows=int(options.get("rows", 1024)),
             step_ms=float(options.get("step_ms", 0)),
             crash_on=options.get("crash_on", ""),
+            slow_because=options.get("slow_because", ""),
         )
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
         """Parse a line; every word of the prompt counts as one token."""
         try:
             request = parse_request(item.data, lease, item.idx)
+            _check_dimensions(request)
+            line = tokenise(request, _Words(), context=None)
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
-        key = f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}"
-        words = [len(_prompt_text(prompt).split()) for prompt in request.prompts]
-        prompts = tuple(tuple(range(count)) for count in words)
-        return Task(key, lease, item.idx, item.custom_id, request, prompts)
+        _refuse_forms(request)
+        return Task(
+            key=f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}",
+            lease=lease,
+            idx=item.idx,
+            custom_id=item.custom_id,
+            request=line.request,
+            prompts=line.token_ids,
+            truncated_tokens=line.truncated_tokens,
+        )
 
     def submit(self, task: Task) -> None:
         """Queue a task."""
@@ -94,7 +113,8 @@ class StubBackend:
         for running in ended:
             key = running.choice.key
             del self._running[key]
-            self._lines.end(key, _completion(running.choice), _metrics(running))
+            answer = _answer(running.choice)
+            self._lines.end(key, answer, _metrics(running))
         return self._lines.take_ended()
 
     def abort(self, keys: Iterable[str]) -> int:
@@ -112,6 +132,12 @@ class StubBackend:
         """Sequences submitted and not ended."""
         return len(self._waiting) + len(self._running)
 
+    def record(self) -> Recording:
+        """Refused: there is no model whose operations could be shown."""
+        raise CannotProfile(
+            "The worker runs the stub, which has no operations to show; profile one with a model."
+        )
+
     def stats(self) -> Mapping[str, float]:
         """What runs now."""
         return {
@@ -123,7 +149,7 @@ class StubBackend:
     def _start(self, choice: Choice) -> None:
         if self._crash_on and self._crash_on in _prompt_of(choice):
             os._exit(_CRASH_STATUS)
-        self._running[choice.key] = _Running(choice, len(_words(choice)))
+        self._running[choice.key] = _Running(choice, max(1, _num_output_tokens(choice)))
 
     def _share_time(self, step_us: int) -> None:
         """Split a step's wall time evenly; the remainder goes to the first choice."""
@@ -135,9 +161,34 @@ class StubBackend:
             rest = 0
 
 
+class _Words:
+    """Prompts as tokens: every word is one, and its id is its place."""
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return list(range(len(text.split())))
+
+    def token_starts(self, text: str) -> list[int]:
+        return [match.start() for match in re.finditer(r"\S+", text)]
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        return self.encode(_chat_text(messages), add_special_tokens=True)
+
+
+def _chat_text(messages: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(message["content"] or "" for message in messages)
+
+
+def _refuse_forms(request: LineRequest) -> None:
+    """Words out of a hash have no form, and say no calls."""
+    param = request.format.param if request.format is not None else "tools"
+    if request.format is not None or request.tools is not None:
+        message = f"The stub keeps to no form; {param} needs a real model."
+        raise LineRefusal(400, "unsupported_value", message, param)
+
+
 def _prompt_text(prompt: Prompt) -> str:
     if prompt.messages is not None:
-        return "\n".join(message["content"] for message in prompt.messages)
+        return _chat_text(prompt.messages)
     return prompt.text or " ".join(map(str, prompt.token_ids or ()))
 
 
@@ -152,6 +203,31 @@ def _words(choice: Choice) -> list[str]:
     count = max(1 + digest[0] % len(digest), asked.min_tokens)
     count = min(count, asked.max_tokens or count)
     return [_WORDS[digest[place % len(digest)] % len(_WORDS)] for place in range(count)]
+
+
+def _check_dimensions(request: LineRequest) -> None:
+    wanted = request.embedding and request.embedding.dimensions
+    if wanted and wanted > _DIMENSIONS:
+        raise BadBody(f"dimensions must be from 1 to the model's {_DIMENSIONS}.", "dimensions")
+
+
+def _num_output_tokens(choice: Choice) -> int:
+    return 0 if choice.task.request.embedding is not None else len(_words(choice))
+
+
+def _answer(choice: Choice) -> Completion:
+    options = choice.task.request.embedding
+    if options is None:
+        return _completion(choice)
+    return Completion("", "stop", vector=_vector(_prompt_of(choice), options.dimensions))
+
+
+def _vector(text: str, dimensions: int | None) -> bytes:
+    """A vector of length 1 drawn from a hash of the text; little-endian float32."""
+    digest = hashlib.blake2b(text.encode(), digest_size=_DIMENSIONS).digest()
+    numbers = [byte - 127.5 for byte in digest[:dimensions]]
+    length = math.hypot(*numbers)
+    return struct.pack(f"<{len(numbers)}f", *(number / length for number in numbers))
 
 
 def _completion(choice: Choice) -> Completion:
@@ -183,7 +259,7 @@ def _likelihoods(words: list[str], count: int) -> tuple[TokenLikelihood, ...]:
 def _metrics(running: _Running) -> LineMetrics:
     return LineMetrics(
         prompt_tokens=len(running.choice.prompt_token_ids),
-        output_tokens=len(_words(running.choice)),
+        output_tokens=_num_output_tokens(running.choice),
         device_us=running.device_us,
         total_us=running.device_us,
     )

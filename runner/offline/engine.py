@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 
-from runner.config import Settings, load_settings
+from runner.config import Settings, arm_failpoints, load_settings
 from runner.db.session import create_session_factory
 from runner.doorbell import Bell, Ring, connect_doorbell
 from runner.log import configure_logging
@@ -22,6 +22,7 @@ def main() -> None:
     """Work until drained."""
     settings = load_settings()
     configure_logging(settings)
+    arm_failpoints(settings)
     assert settings.database_url is not None
     sessions = create_session_factory(settings.database_url)
     connect_doorbell(sessions, PipeBell(sys.stdout.buffer).send)

@@ -1,7 +1,7 @@
 """One run from its file to its answers: put together here, watched by whoever opened it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from runner.services import contents, files, jobs, keys, workers
 from runner.services.job_records import JobRecord
 from runner.services.keys import Caller
 from runner.services.models import PriceList, list_models, register_model
+from runner.services.reports import LaneUse, lane_uses
 
 _PROJECT = "run"
 _STOP_SECONDS = 10.0  # beyond the grace time
@@ -76,6 +77,11 @@ class Run:
         with suppress(OperationalError), self._sessions() as session:
             self._job = jobs.get_job(session, self._job.project_id, self._job.id)
         return self._job
+
+    def lanes(self) -> tuple[LaneUse, ...]:
+        """How the lines that are answered were computed."""
+        with self._sessions() as session:
+            return lane_uses(session, self._job.id)
 
     def write(self, requests: Requests) -> None:
         """Write the files of a job that has completed."""
@@ -177,7 +183,7 @@ def _engine(
     )
 
 
-def summary_of(options: RunOptions, job: JobRecord) -> dict[str, Any]:
+def summary_of(options: RunOptions, job: JobRecord, lanes: Sequence[LaneUse]) -> dict[str, Any]:
     """What is told of a run at its end; money in nano-units, times in seconds."""
     totals = job.totals
     ended, began = job.completed_at, job.in_progress_at
@@ -187,6 +193,7 @@ def summary_of(options: RunOptions, job: JobRecord) -> dict[str, Any]:
         "lines": job.total,
         **asdict(totals),
         "seconds": (ended - began).total_seconds() if ended and began else None,
+        "lanes": [{**asdict(use.lane), "lines": use.lines} for use in lanes],
         "output": str(options.output),
         "errors": str(options.errors) if options.errors and totals.failed else None,
     }

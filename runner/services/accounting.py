@@ -27,6 +27,7 @@ USAGE_COLUMNS = (
     "device_us",
     "preemptions",
     "recomputed_tokens",
+    "truncated_tokens",
     "billed_nano",
     "run_cost_nano",
 )
@@ -75,6 +76,7 @@ def usage_row(item: FinishedItem, charge: Charge, worker_id: WorkerId) -> tuple[
         metrics.device_us,
         metrics.preemptions,
         metrics.recomputed_tokens,
+        metrics.truncated_tokens,
         charge.billed_nano,
         charge.run_cost_nano,
     )

@@ -12,6 +12,7 @@ from runner.db.clock import seconds_from_now
 from runner.db.models import File, Job, Shard
 from runner.domain.states import PENDING_SHARD_STATES, JobState, ShardState
 from runner.doorbell import Bell, ring
+from runner.failpoints import FailPoint, hit
 from runner.services.contents import ERROR, OUTPUT, ViewSize, index_view
 from runner.services.files import OUTPUT_PURPOSE
 from runner.services.job_records import Totals, running_totals
@@ -36,6 +37,7 @@ def close_if_drained(session: Session, job_id: UUID) -> None:
         .where(Job.id == job_id, Job.state == JobState.IN_PROGRESS, ~pending)
         .values(state=JobState.FINALIZING, outcome="completed", finalizing_at=func.now())
     )
+    hit(FailPoint.DRAINED_BEFORE_COMMIT)
     leased = _has_shards(job_id, (ShardState.LEASED,))
     waiting = select(Job.id).where(
         Job.id == job_id, Job.state.in_((JobState.FINALIZING, JobState.CANCELLING)), ~leased
@@ -61,9 +63,11 @@ def close_job(session: Session, job_id: UUID) -> bool:
     drop_open_shards(session, job_id)
     if session.scalar(select(_has_shards(job_id, (ShardState.LEASED,)))):
         return False
+    hit(FailPoint.CLOSE_BEFORE_VIEWS)
     state = JobState(job.outcome or JobState.COMPLETED)
     output = _close_view(session, job, OUTPUT, job.output_file_id, state)
     errors = _close_view(session, job, ERROR, job.error_file_id, state)
+    hit(FailPoint.CLOSE_BEFORE_TOTALS)
     total = job.total_items or 0
     if output.lines + errors.lines != total:
         raise CountsDiffer(
@@ -85,6 +89,7 @@ def close_job(session: Session, job_id: UUID) -> bool:
         )
     )
     announce_end(session, job, state)
+    hit(FailPoint.CLOSE_BEFORE_COMMIT)
     return True
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from runner.db.models import File, FileChunk, Job
@@ -14,13 +15,16 @@ from runner.db.session import SessionFactory
 from runner.domain.errors import InvalidRequest, NotFound, TooLarge
 from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
 from runner.domain.states import LIVE_JOB_STATES
+from runner.failpoints import FailPoint, hit
 from runner.services.audit import record
 from runner.services.pages import Page, cut
+from runner.services.repeats import key_reused
 
 CHUNK_BYTES = 1024**2
 INPUT_PURPOSE = "batch"
 OUTPUT_PURPOSE = "batch_output"
 _FILENAME_LETTERS = 255
+SHORTEST_LIFE, LONGEST_LIFE = 3_600, 2_592_000  # seconds that a caller may ask for
 _INPUT_LIFE = timedelta(days=30)
 
 
@@ -46,6 +50,7 @@ class Upload:
     filename: str
     pieces: Iterable[bytes]
     expires_seconds: int | None = None
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +68,41 @@ def create_file(
 ) -> FileRecord:
     """Store an upload chunk by chunk; memory use does not depend on its size.
 
+    A repeat of an upload (same idempotency key, same bytes) leaves nothing and returns the file
+    that the first one made.
+
     Raises:
         TooLarge: more than ``max_bytes``; the caller's transaction must be rolled back.
+        InvalidRequest: the idempotency key was used for other bytes.
     """
+    if upload.idempotency_key is None:
+        return _store(session, project_id, upload, max_bytes)
+    attempt = session.begin_nested()
+    file = _store(session, project_id, upload, max_bytes)
+    row = session.get_one(File, file.id)
+    earlier = _file_of_key(session, project_id, upload.idempotency_key)
+    if earlier is None:
+        try:
+            with session.begin_nested():
+                row.idempotency_key = upload.idempotency_key
+        except IntegrityError:  # a moment earlier
+            earlier = _file_of_key(session, project_id, upload.idempotency_key)
+    sent = (row.sha256, row.filename)
+    if earlier is None:
+        attempt.commit()
+        return file
+    attempt.rollback()
+    if (earlier.sha256, earlier.filename) != sent:
+        raise key_reused("file")
+    return record_of(earlier)
+
+
+def _file_of_key(session: Session, project_id: ProjectId, key: str) -> File | None:
+    query = select(File).where(File.project_id == project_id, File.idempotency_key == key)
+    return session.scalars(query).one_or_none()
+
+
+def _store(session: Session, project_id: ProjectId, upload: Upload, max_bytes: int) -> FileRecord:
     file_id = new_uuid()
     life = timedelta(seconds=upload.expires_seconds) if upload.expires_seconds else _INPUT_LIFE
     row = File(
@@ -90,10 +127,12 @@ def create_file(
             )
         digest.update(chunk)
         session.execute(insert(FileChunk).values(file_id=file_id, chunk_no=chunk_no, data=chunk))
+        hit(FailPoint.UPLOAD_BETWEEN_CHUNKS)
     row.size, row.sha256 = size, digest.digest()
     session.flush()
     session.refresh(row)
     record(session, "file.create", str(file_id), project_id=project_id, actor="api")
+    hit(FailPoint.UPLOAD_BEFORE_COMMIT)
     return record_of(row)
 
 
@@ -136,7 +175,9 @@ def names_of(session: Session, file_ids: Iterable[UUID]) -> dict[UUID, str]:
 def delete_file(session: Session, project_id: ProjectId, file_id: UUID) -> None:
     """Hide a file at once; its bytes go once no live job needs them."""
     row = visible_file(session, project_id, file_id)
-    session.execute(update(File).where(File.id == row.id).values(deleted_at=func.now()))
+    session.execute(
+        update(File).where(File.id == row.id).values(deleted_at=func.now(), idempotency_key=None)
+    )
     record(session, "file.delete", str(row.id), project_id=project_id, actor="api")
 
 
@@ -182,9 +223,11 @@ def purge_deleted(session: Session, limit: int = 20) -> int:
 
 def check_expiry_seconds(seconds: int | None, param: str) -> None:
     """The contract's bounds of a file's life: one hour to thirty days."""
-    if seconds is not None and not 3_600 <= seconds <= 2_592_000:
+    if seconds is not None and not SHORTEST_LIFE <= seconds <= LONGEST_LIFE:
         raise InvalidRequest(
-            f"{param} must be between 3600 and 2592000 (one hour to thirty days).", param=param
+            f"{param} must be between {SHORTEST_LIFE} and {LONGEST_LIFE} "
+            "(one hour to thirty days).",
+            param=param,
         )
 
 

@@ -7,6 +7,7 @@ back.
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
@@ -18,15 +19,17 @@ from runner.config import Settings
 from runner.db.clock import seconds_from_now
 from runner.db.copy import copy_rows
 from runner.db.models import File, Job, JobError, Result, Shard, WorkItem
-from runner.db.session import SessionFactory
+from runner.db.outages import outage_of
+from runner.db.session import OUTAGES, SessionFactory
 from runner.domain.answers import error_body, refusal_line
 from runner.domain.defaults import Defaults
-from runner.domain.errors import IngestLost, NotFound
+from runner.domain.errors import IngestLost, NotFound, StorageFull
 from runner.domain.ids import ModelId, item_id
 from runner.domain.intake import Accepted, Intake, LineFault, Refused
 from runner.domain.lines import LineError, RawLine, split_lines
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
+from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
 from runner.services.files import read_file
 from runner.services.jobs import announce_end
@@ -46,6 +49,7 @@ def run_ingest(sessions: SessionFactory, settings: Settings, job_id: UUID) -> bo
     Returns False when there was nothing to do: the job is past validating, was cancelled
     meanwhile, or another worker reads it.
     """
+    job: Job | None = None
     try:
         with sessions.begin() as session:
             if not _is_alone(session, job_id):
@@ -53,9 +57,16 @@ def run_ingest(sessions: SessionFactory, settings: Settings, job_id: UUID) -> bo
             job = _take(sessions, settings, job_id)
             if job is None:
                 return False
+            hit(FailPoint.INGEST_BEFORE_COPY)
             _Ingest(sessions, session, settings, job).run()
+            hit(FailPoint.INGEST_BEFORE_COMMIT)
     except IngestLost:
         return False
+    except OUTAGES as error:
+        if job is not None and isinstance(outage_of(error), StorageFull):
+            _forgive(sessions, job)
+        raise
+    hit(FailPoint.INGEST_AFTER_COMMIT)
     with sessions.begin() as session:
         close_if_drained(session, job_id)
     return True
@@ -96,6 +107,23 @@ def _take(sessions: SessionFactory, settings: Settings, job_id: UUID) -> Job | N
             )
             .returning(Job)
         ).one_or_none()
+
+
+def _forgive(sessions: SessionFactory, job: Job) -> None:
+    """Take a read back that a full disk ended: the file is not at fault.
+
+    The number may be used again: who had it reads no more, and nobody has a later one.
+    """
+    with suppress(*OUTAGES), sessions.begin() as session:
+        session.execute(
+            update(Job)
+            .where(
+                Job.id == job.id,
+                Job.state == JobState.VALIDATING,
+                Job.ingest_epoch == job.ingest_epoch,
+            )
+            .values(ingest_epoch=Job.ingest_epoch - 1, ingest_expires_at=None)
+        )
 
 
 @dataclass(slots=True)
@@ -193,6 +221,7 @@ class _Ingest:
         """Write what has been collected, unless the file is going to fail anyway."""
         if self._skips or not self._intake.faults:
             copy_rows(self._session, "work_items", _ITEM_COLUMNS, self._buffer.items)
+            hit(FailPoint.INGEST_MID_COPY)
             copy_rows(self._session, "results", _RESULT_COLUMNS, self._buffer.results)
         self._buffer = _Buffer([], [])
 

@@ -14,6 +14,7 @@ from runner.domain.intake import LineFault
 from runner.domain.states import JobState
 
 ERRORS_SHOWN = 100
+_WAITING = ("queued", "Waiting for a CPU worker.")  # the phase of a job nobody has read yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,31 @@ class JobRecord:
     expired_at: datetime | None
     cancelling_at: datetime | None
     cancelled_at: datetime | None
+
+
+def as_created(job: JobRecord) -> JobRecord:
+    """A job as it was told to whoever made it, whatever has become of it since."""
+    phase, reason = _WAITING
+    return replace(
+        job,
+        model=None,
+        state=JobState.VALIDATING,
+        total=0,
+        totals=Totals(),
+        fault_count=0,
+        faults=(),
+        output_file_id=None,
+        error_file_id=None,
+        phase=phase,
+        phase_reason=reason,
+        in_progress_at=None,
+        finalizing_at=None,
+        completed_at=None,
+        failed_at=None,
+        expired_at=None,
+        cancelling_at=None,
+        cancelled_at=None,
+    )
 
 
 def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
@@ -137,7 +163,7 @@ def _phase(job: Job) -> tuple[str, str | None]:
     match state:
         case JobState.VALIDATING:
             reading = job.ingest_expires_at is not None
-            return ("reading", None) if reading else ("queued", "Waiting for a CPU worker.")
+            return ("reading", None) if reading else _WAITING
         case JobState.FINALIZING | JobState.CANCELLING:
             return state.value, "Waiting for lines in an engine to stop and files to be closed."
         case _:

@@ -15,13 +15,18 @@ from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
 from runner.domain.lines import ENDPOINTS
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
+from runner.failpoints import FailPoint, hit
 from runner.services import files
 from runner.services.audit import record
-from runner.services.job_records import JobRecord, job_records
+from runner.services.job_records import JobRecord, as_created, job_records
 from runner.services.keys import Caller
 from runner.services.pages import Page, cut
+from runner.services.repeats import key_reused
 
 WINDOWS = {"24h": timedelta(hours=24)}
+ON_INVALID = ("fail", "skip")
+MAX_PRIORITY = 100  # and as much below 0
+METADATA_KEYS, METADATA_KEY_LETTERS, METADATA_LETTERS = 16, 64, 512
 _REPEAT_WITHIN = timedelta(minutes=10)  # a client's retry of a create comes within this time
 
 
@@ -46,12 +51,12 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
     """Accept a job; its file is checked soon after, elsewhere.
 
     A repeat of the same request (same idempotency key, or a client retry of the same body within
-    ten minutes) returns the job that the first one made.
+    ten minutes) returns the job that the first one made, as it was then.
     """
     _check(new)
     earlier = _earlier_job(session, caller, new)
     if earlier is not None:
-        return get_job(session, caller.project_id, earlier)
+        return as_created(get_job(session, caller.project_id, earlier))
     _check_input_file(session, caller.project_id, new.input_file_id)
     job_id = JobId(new_uuid())
     row = Job(
@@ -79,9 +84,10 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         earlier = _earlier_job(session, caller, new)
         if earlier is None:
             raise
-        return get_job(session, caller.project_id, earlier)
+        return as_created(get_job(session, caller.project_id, earlier))
     record(session, "job.create", str(job_id), project_id=caller.project_id, actor="api")
     ring(session, Bell.INGEST, job_id)
+    hit(FailPoint.CREATE_BEFORE_COMMIT)
     return get_job(session, caller.project_id, job_id)
 
 
@@ -127,6 +133,7 @@ def cancel_job(session: Session, project_id: ProjectId, job_id: UUID) -> JobReco
         record(session, "job.cancel", str(job_id), project_id=project_id, actor="api")
     ring(session, Bell.CANCEL, JobId(job_id))
     ring(session, Bell.FINALISE, JobId(job_id))
+    hit(FailPoint.CANCEL_BEFORE_COMMIT)
     return get_job(session, project_id, job_id)
 
 
@@ -162,10 +169,12 @@ def _check(new: NewJob) -> None:
         raise InvalidRequest(
             f"completion_window must be one of {', '.join(WINDOWS)}.", param="completion_window"
         )
-    if new.on_invalid not in ("fail", "skip"):
+    if new.on_invalid not in ON_INVALID:
         raise InvalidRequest("on_invalid must be 'fail' or 'skip'.", param="on_invalid")
-    if not -100 <= new.priority <= 100:
-        raise InvalidRequest("priority must be between -100 and 100.", param="priority")
+    if not -MAX_PRIORITY <= new.priority <= MAX_PRIORITY:
+        raise InvalidRequest(
+            f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.", param="priority"
+        )
     files.check_expiry_seconds(new.output_expires_seconds, "output_expires_after.seconds")
     check_defaults(new.defaults)
     _check_metadata(new.metadata)
@@ -174,12 +183,15 @@ def _check(new: NewJob) -> None:
 def _check_metadata(metadata: dict[str, str] | None) -> None:
     if metadata is None:
         return
-    if len(metadata) > 16:
-        raise InvalidRequest("metadata has at most 16 keys.", param="metadata")
+    if len(metadata) > METADATA_KEYS:
+        raise InvalidRequest(f"metadata has at most {METADATA_KEYS} keys.", param="metadata")
     for key, value in metadata.items():
-        if len(key) > 64 or len(value) > 512 or "\x00" in key + value:
+        if "\0" in key + value:
+            raise InvalidRequest("metadata must not hold a NUL character.", param="metadata")
+        if len(key) > METADATA_KEY_LETTERS or len(value) > METADATA_LETTERS:
             raise InvalidRequest(
-                f"metadata keys have at most 64 characters, values at most 512: {key[:64]!r}.",
+                f"metadata keys have at most {METADATA_KEY_LETTERS} characters, values at most "
+                f"{METADATA_LETTERS}: {key[:METADATA_KEY_LETTERS]!r}.",
                 param="metadata",
             )
 
@@ -200,23 +212,20 @@ def _check_input_file(session: Session, project_id: ProjectId, file_id: FileId) 
 
 def _earlier_job(session: Session, caller: Caller, new: NewJob) -> JobId | None:
     """The job that an earlier try of this very request made, if any."""
-    mine = select(Job.id, Job.request_sha256).where(
-        Job.project_id == caller.project_id, Job.api_key_id == caller.api_key_id
-    )
+    ours = select(Job.id, Job.request_sha256).where(Job.project_id == caller.project_id)
     if new.idempotency_key is not None:
-        found = session.execute(mine.where(Job.idempotency_key == new.idempotency_key)).first()
+        found = session.execute(ours.where(Job.idempotency_key == new.idempotency_key)).first()
         if found is None:
             return None
         if found.request_sha256 != new.request_sha256:
-            raise InvalidRequest(
-                "This Idempotency-Key was used with another body; use a new key.",
-                code="idempotency_key_reused",
-            )
+            raise key_reused("body")
         return JobId(found.id)
     if not new.is_retry:
         return None
-    repeat = mine.where(
-        Job.request_sha256 == new.request_sha256, Job.created_at > func.now() - _REPEAT_WITHIN
+    repeat = ours.where(
+        Job.api_key_id == caller.api_key_id,
+        Job.request_sha256 == new.request_sha256,
+        Job.created_at > func.now() - _REPEAT_WITHIN,
     )
     found = session.execute(repeat.order_by(Job.id.desc()).limit(1)).first()
     return JobId(found.id) if found else None

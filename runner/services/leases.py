@@ -16,6 +16,7 @@ from runner.domain.defaults import Defaults
 from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId, WorkerId
 from runner.domain.leases import Lease, ShardKey
 from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
+from runner.failpoints import FailPoint, hit
 from runner.services.models import price_of
 
 _JOBS_LOOKED_AT = 8
@@ -86,6 +87,21 @@ def renew_leases(
     )
 
 
+def revive_leases(
+    session: Session, worker_id: WorkerId, keys: Iterable[ShardKey], lease_seconds: float
+) -> None:
+    """After an outage: take up again what lapsed while nobody could renew it.
+
+    A lease that was freed since is left alone: its state, worker or epoch is another by now.
+    """
+    for key in sorted(keys, key=lambda key: (key.job_id, key.shard_no)):  # as others lock them
+        session.execute(
+            update(Shard)
+            .where(*held_by(worker_id, key))
+            .values(lease_expires_at=seconds_from_now(lease_seconds))
+        )
+
+
 def lock_live(session: Session, worker_id: WorkerId, keys: set[ShardKey]) -> dict[ShardKey, int]:
     """Lock the shards whose lease is live; tells how many lines each still lacks.
 
@@ -154,6 +170,7 @@ def give_back(session: Session, worker_id: WorkerId, keys: Iterable[ShardKey]) -
                 lease_expires_at=None,
             )
         )
+    hit(FailPoint.GIVE_BACK_BEFORE_COMMIT)
 
 
 def held_by(worker_id: WorkerId, key: ShardKey) -> tuple[ColumnElement[bool], ...]:

@@ -5,7 +5,9 @@ do no harm.
 """
 
 import logging
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, func, select, update
@@ -14,51 +16,107 @@ from sqlalchemy.orm import Session
 
 from runner.config import Settings
 from runner.db.models import Job, OutboxEvent, Shard
+from runner.db.outages import cause_of
 from runner.db.partitions import ensure_partitions
-from runner.db.session import SessionFactory
+from runner.db.session import OUTAGES, SessionFactory
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
+from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
 from runner.services.files import purge_deleted
 from runner.services.jobs import drop_open_shards
+from runner.services.profiles import purge_profiles
 from runner.services.recovery import requeue_expired_leases
+from runner.services.repeats import release_keys
 from runner.services.uploads import purge_uploads
 from runner.services.workers import bury_silent
 
 logger = logging.getLogger(__name__)
 
 _OUTBOX_KEPT = timedelta(days=30)
+_SETTLING_SECONDS = 5.0  # beyond a heartbeat: the longest pause between the tries of a worker
 
 
-def reconcile(sessions: SessionFactory, settings: Settings) -> None:
-    """One tick: free lapsed leases, end overdue jobs, close drained ones, ring what waits."""
-    steps: tuple[Callable[[Session], object], ...] = (
-        requeue_expired_leases,
-        lambda session: bury_silent(session, settings.lease_seconds),
-        expire_overdue_jobs,
-        _close_drained_jobs,
-        _ring_for_unread_jobs,
-        _ring_for_open_shards,
-    )
-    for step in steps:
+class Contact:
+    """Whether this process has been in touch with the database without a break.
+
+    After an outage every worker looks silent and every lease has lapsed. Who was cut off itself
+    must not call others dead before they have had the time to be heard again.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._longest_break = max(2 * settings.tick_seconds, settings.lease_seconds / 2)
+        self._settling = settings.heartbeat_seconds + _SETTLING_SECONDS
+        self._last = self._since = -math.inf
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether contact has lasted long enough to judge others by their silence."""
+        return self._last - self._since >= self._settling
+
+    def lose(self) -> None:
+        """Note that there was none just now."""
+        self._last = -math.inf
+
+    def renew(self, session: Session) -> None:
+        """Make contact and note it; raises what makes it none."""
+        session.connection()
+        now = time.monotonic()
+        if now - self._last > self._longest_break:
+            self._since = now
+        self._last = now
+
+
+def reconcile(sessions: SessionFactory, settings: Settings, contact: Contact | None = None) -> None:
+    """One tick: free lapsed leases, end overdue jobs, close drained ones, ring what waits.
+
+    Without ``contact``, workers that seem silent are believed to be.
+    """
+    for step in _steps(settings, contact):
         try:
             with sessions.begin() as session:
                 step(session)
+            hit(FailPoint.TICK_BETWEEN_STEPS)
+        except OUTAGES as error:
+            if contact is not None:
+                contact.lose()
+            logger.warning(
+                "A step of the tick failed: %s", cause_of(error), extra={"action": "tick_failed"}
+            )
         except SQLAlchemyError:  # one step's trouble must not starve the others
             logger.exception("A step of the tick failed.", extra={"action": "tick_failed"})
 
 
+def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Session], object]]:
+    """The steps of a tick. Each is asked for when its turn comes: an outage may lie between."""
+    if contact is not None:
+        yield lambda session: contact.renew(session)
+    if contact is None or contact.is_settled:
+        yield requeue_expired_leases
+    if contact is None or contact.is_settled:
+        yield lambda session: bury_silent(session, settings.lease_seconds)
+    yield expire_overdue_jobs
+    yield _close_drained_jobs
+    yield _ring_for_unread_jobs
+    yield _ring_for_open_shards
+
+
 def keep_house(sessions: SessionFactory) -> None:
-    """The slow chores: partitions of coming weeks, bytes of deleted files and late uploads, old
-    events."""
+    """The slow chores: partitions of coming weeks, bytes of deleted files and late uploads, traces
+    that nobody fetched, old idempotency keys and events."""
     with sessions.begin() as session:
         made = ensure_partitions(session.connection(), datetime.now(UTC))
         if made:
             logger.info("Made %d partitions.", made, extra={"action": "partitions_made"})
     with sessions.begin() as session:
         purge_deleted(session)
+    hit(FailPoint.HOUSE_BETWEEN_CHORES)
     with sessions.begin() as session:
         purge_uploads(session)
+    with sessions.begin() as session:
+        purge_profiles(session)
+    with sessions.begin() as session:
+        release_keys(session)
     with sessions.begin() as session:
         session.execute(
             delete(OutboxEvent).where(OutboxEvent.created_at < func.now() - _OUTBOX_KEPT)

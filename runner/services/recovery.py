@@ -2,7 +2,8 @@
 
 A shard that loses its worker goes back in the queue. One that loses a second is suspected of
 having killed both: it runs alone from then on, and is halved each time it kills again, until the
-guilty line stands alone and fails as ``engine_crash``. Innocent halves complete on the way.
+guilty line stands alone. It fails as ``engine_crash`` once it has lost two workers so: the first
+may have gone for a reason of its own. Innocent halves complete on the way.
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,11 @@ from runner.domain.answers import error_body, refusal_line
 from runner.domain.ids import item_id
 from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
 from runner.doorbell import Bell, ring
+from runner.failpoints import FailPoint, hit
 
 _SUSPECT_AFTER = 2  # lost workers
-_CRASH_MESSAGE = "The engine crashed each time this line ran, at last alone; it was given up."
+_GUILTY_AFTER = 2  # lost workers while no other line was in the engine
+_CRASH_MESSAGE = "The engine crashed each time this line ran, at last twice alone; it was given up."
 
 
 def requeue_leases_of(session: Session, worker_id: UUID) -> int:
@@ -51,6 +54,7 @@ def _requeue(session: Session, condition: ColumnElement[bool]) -> int:
             _free(session, shard)
     session.flush()
     if shards:
+        hit(FailPoint.REAP_BEFORE_COMMIT)
         ring(session, Bell.WAKE)
     return len(shards)
 
@@ -76,12 +80,14 @@ def _move(shard: Shard, state: ShardState) -> None:
 
 
 def _isolate(session: Session, shard: Shard) -> None:
-    """A suspect killed again, and it was alone: halve it, or give up its only line."""
+    """A suspect lost its worker again, and it was alone: halve it, or judge its only line."""
     left = _unfinished(session, shard)
     if len(left) == 1:
-        _give_up(session, shard, left[0])
+        _judge_alone(session, shard, left[0])
         return
     _move(shard, ShardState.SPLIT)
+    session.flush()
+    hit(FailPoint.REAP_BETWEEN_HALVES)
     # Another transaction may halve another shard of this job: they take turns to number.
     session.execute(select(Job.id).where(Job.id == shard.job_id).with_for_update())
     next_no = session.scalar(
@@ -107,6 +113,17 @@ def _isolate(session: Session, shard: Shard) -> None:
             ]
         ),
     )
+
+
+def _judge_alone(session: Session, shard: Shard, idx: int) -> None:
+    """Only this line ran when the worker went. Once may be chance (a deploy, a lack of memory)
+    that met an innocent; twice is taken for proof."""
+    shard.alone_losses += 1
+    if shard.alone_losses >= _GUILTY_AFTER:
+        _give_up(session, shard, idx)
+    else:
+        shard.not_before = func.now()
+        _move(shard, ShardState.OPEN)
 
 
 def _unfinished(session: Session, shard: Shard) -> Sequence[int]:

@@ -13,6 +13,7 @@ from runner.db.models import Result, Shard, Worker
 from runner.domain.ids import WorkerId
 from runner.domain.leases import FinishedItem, ShardKey
 from runner.domain.states import ShardState
+from runner.failpoints import FailPoint, hit
 from runner.services.accounting import USAGE_COLUMNS, Charge, charge_of, usage_row
 from runner.services.leases import lock_live
 
@@ -71,6 +72,7 @@ def commit_results(
         _count_stale(session, worker_id, len(stale))
     deltas = _deltas(fresh, charges)
     _add_to_shards(session, deltas)
+    hit(FailPoint.RESULTS_BEFORE_COMMIT)
     return CommitOutcome(
         accepted=len(fresh),
         stale=stale,

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from runner.db.models import Upload, UploadChunk, UploadPart
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict, TooLarge
 from runner.domain.ids import PartId, ProjectId, UploadId, new_uuid
+from runner.failpoints import FailPoint, hit
 from runner.services import files
 from runner.services.audit import record
 from runner.services.files import CHUNK_BYTES, FileRecord, chunks, display_name
@@ -142,6 +143,7 @@ def complete_upload(
             code="checksum_mismatch",
             param="md5",
         )
+    hit(FailPoint.UPLOAD_JOINED)
     upload.state, upload.file_id = "completed", file.id
     _drop_parts(session, upload.id)
     session.flush()

@@ -9,7 +9,9 @@ from sqlalchemy.orm import Session
 from runner.db.clock import seconds_from_now
 from runner.db.models import Worker
 from runner.domain.ids import ModelId, WorkerId, new_uuid
+from runner.domain.lanes import Lane
 from runner.domain.states import LIVE_WORKER_STATES, WorkerState
+from runner.failpoints import FailPoint, hit
 from runner.services.recovery import requeue_leases_of
 
 
@@ -49,13 +51,20 @@ def register_worker(session: Session, new: NewWorker) -> WorkerId:
     return worker_id
 
 
-def mark_ready(session: Session, worker_id: WorkerId, description: str, rows: int) -> None:
+def mark_ready(
+    session: Session, worker_id: WorkerId, description: str, rows: int, lane: Lane
+) -> None:
     """The model is loaded; the worker begins to lease."""
     session.execute(
         update(Worker)
         .where(Worker.id == worker_id, Worker.state == WorkerState.STARTING)
         .values(
-            state=WorkerState.READY, description=description, rows=rows, last_seen_at=func.now()
+            state=WorkerState.READY,
+            description=description,
+            rows=rows,
+            lane=lane.name,
+            lane_reason=lane.reason,
+            last_seen_at=func.now(),
         )
     )
 
@@ -75,6 +84,7 @@ def beat(session: Session, worker_id: WorkerId, times: WorkerTimes, stats: dict[
         )
         .returning(Worker.id)
     )
+    hit(FailPoint.HEARTBEAT_BEFORE_COMMIT)
     return seen is not None
 
 
@@ -114,4 +124,5 @@ def _bury(session: Session, reason: str, *conditions: ColumnElement[bool]) -> in
         .values(state=WorkerState.DEAD, ended_at=func.now(), end_reason=reason)
         .returning(Worker.id)
     ).all()
+    hit(FailPoint.DEATH_BEFORE_COMMIT)
     return sum(requeue_leases_of(session, worker_id) for worker_id in dead)

@@ -93,9 +93,15 @@ class Child:
     def restart_if_due(self, now: float) -> bool:
         if self.state is not ChildState.WAITING or now < self._due:
             return False
-        self.restarts += 1
         self.start(now)
+        self.restarts += 1
         return True
+
+    def put_off(self, now: float) -> float:
+        """A restart failed: the seconds to wait before the next."""
+        wait = self._backoff.after_death(0.0)
+        self._due = now + wait
+        return wait
 
     def ask_to_stop(self) -> None:
         """TERM to the process itself; it knows best how to end its own children."""

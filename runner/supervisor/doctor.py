@@ -1,5 +1,6 @@
 """Checks of an installation: what is wrong, and what to do about it."""
 
+import errno
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from runner.embedded import (
     broker_answers,
     database_answers,
     find_programs,
+    free_room,
     recorded,
 )
 from runner.supervisor.errors import SupervisorError
@@ -25,7 +27,8 @@ from runner.supervisor.spec import UpOptions
 from runner.supervisor.up_state import is_up
 
 _OLDEST_PYTHON = (3, 11)
-_FREE_BYTES = 2 * 1024**3
+_FREE_BYTES = 4 * 1024**3
+_FREE_SPACE = "Free some space: a full disk stops the database. It goes on by itself after that."
 _GIB = 1024**3
 
 
@@ -71,13 +74,19 @@ def _data_dir(data_dir: Path) -> Check:
         probe.touch()
         probe.unlink()
         free = shutil.disk_usage(data_dir).free
+        room = free_room(data_dir)
     except OSError as error:
         remedy = "Choose a folder that you may write with --data-dir."
+        if error.errno == errno.ENOSPC:
+            remedy = _FREE_SPACE
         return Check("data directory", Verdict.PROBLEM, str(error), remedy)
     detail = f"{data_dir}, {free / _GIB:.1f} GiB free"
+    if room < 0:
+        detail += ", the disk is nearly full: uploads are refused and new jobs wait"
+        return Check("data directory", Verdict.PROBLEM, detail, _FREE_SPACE)
     if free < _FREE_BYTES:
-        remedy = "Free some space: a full disk stops the database."
-        return Check("data directory", Verdict.PROBLEM, detail, remedy)
+        remedy = "Make room soon: with less than a reserve uploads are refused."
+        return Check("data directory", Verdict.NOTE, detail, remedy)
     return Check("data directory", Verdict.OK, detail)
 
 

@@ -73,6 +73,7 @@ class ServiceKeeper:
                 self.urls = self._services.start(self._cancelled)
             except StartCancelled:
                 return
-            except EmbeddedError as error:
-                self._tell(error.message)
+            # Also what nobody foresaw, such as a full disk: a watch that ended would heal nothing.
+            except Exception as error:
+                self._tell(error.message if isinstance(error, EmbeddedError) else str(error))
             healthy_since = time.monotonic()

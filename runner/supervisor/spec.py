@@ -94,7 +94,7 @@ def _web_command(options: UpOptions) -> tuple[str, ...]:
     host = f"[{options.host}]" if ":" in options.host else options.host
     return (
         *(sys.executable, "-m", "gunicorn"),
-        *("--worker-class", "gthread", "--workers", "1", "--threads", "16"),
+        *("--worker-class", "web.gunicorn_worker.JsonWorker", "--workers", "1", "--threads", "16"),
         *("--bind", f"{host}:{options.port}"),
         *("--timeout", str(_WEB_TIMEOUT_SECONDS)),
         *("--graceful-timeout", str(_WEB_GRACE_SECONDS)),

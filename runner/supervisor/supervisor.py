@@ -29,6 +29,7 @@ from runner.supervisor.up_state import (
 
 _TICK_SECONDS = 0.1
 _READY_CHECK_SECONDS = 0.5
+_WRITE_AGAIN_SECONDS = 5.0
 _LAST_REPORTS_SECONDS = 5.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -61,6 +62,7 @@ class Supervisor:
         self._ready = False
         self._next_ready_check = 0.0
         self._written: UpState | None = None
+        self._next_write = 0.0
         self._created = psutil.Process().create_time()
 
     def run(self) -> None:
@@ -95,8 +97,8 @@ class Supervisor:
             death = child.poll(now)
             if death is not None:
                 self._mourn(child, death)
-            elif child.restart_if_due(now):
-                self._plan.tell(f"{child.spec.name} started again (process {child.pid})")
+            else:
+                self._restart_if_due(child, now)
         self._check_ready(now)
         self._write_state()
 
@@ -118,6 +120,16 @@ class Supervisor:
             f"{child.spec.name} {death.cause} after {death.ran_seconds:.0f} s; starting again in "
             f"{death.wait_seconds:g} s. See {child.log_path}"
         )
+
+    def _restart_if_due(self, child: Child, now: float) -> None:
+        try:
+            if child.restart_if_due(now):
+                self._plan.tell(f"{child.spec.name} started again (process {child.pid})")
+        except OSError as error:  # no space for its log, no memory for a fork: it may pass
+            wait = child.put_off(now)
+            self._plan.tell(
+                f"{child.spec.name} could not be started: {error.strerror}; again in {wait:g} s"
+            )
 
     def _report_dead(self, pid: int) -> bool:
         return self._urls is not None and self._plan.report_dead(self._urls, pid)
@@ -172,8 +184,14 @@ class Supervisor:
 
     def _write_state(self) -> None:
         state = self._state()
-        if state != self._written:
+        if state == self._written or time.monotonic() < self._next_write:
+            return
+        try:
             write_up_state(self._plan.data_dir, state)
+        except OSError as error:  # a full disk: what runs must not stop for that
+            self._next_write = time.monotonic() + _WRITE_AGAIN_SECONDS
+            self._plan.tell(f"the state of the processes could not be written: {error.strerror}")
+        else:
             self._written = state
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

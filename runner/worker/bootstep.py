@@ -8,6 +8,9 @@ from celery.worker import WorkController
 
 from runner.worker.engine_worker import EngineWorker
 
+# Of a statement: a small part of a lease, so that a hung database is noticed well before its end.
+_PATIENCE_SECONDS = 15.0
+
 
 class EngineStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Starts the engine worker beside the consumer when the command line has ``--engine``."""
@@ -31,7 +34,10 @@ class EngineStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """Load in the background; the consumer starts meanwhile."""
         runtime = parent.app.runtime
         self._worker = EngineWorker(
-            runtime.settings, runtime.sessions, self._model, self._end_process
+            runtime.settings,
+            runtime.sessions_for(_PATIENCE_SECONDS),
+            self._model,
+            self._end_process,
         )
         parent.app.engine_worker = self._worker
         self._worker.start()

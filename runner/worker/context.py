@@ -29,4 +29,6 @@ class WorkerContext:
     ended: "queue.Queue[Ended]" = field(default_factory=lambda: queue.Queue(_ENDED_MOST))
     wake: threading.Event = field(default_factory=threading.Event)  # there may be work
     look: threading.Event = field(default_factory=threading.Event)  # leases may have changed
+    profile: threading.Event = field(default_factory=threading.Event)  # somebody asks for one
+    cut_off: threading.Event = field(default_factory=threading.Event)  # leases may have lapsed
     draining: threading.Event = field(default_factory=threading.Event)  # take no more

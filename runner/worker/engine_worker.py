@@ -7,9 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
 
 from runner.config import Settings
-from runner.db.session import SessionFactory
+from runner.db.outages import cause_of
+from runner.db.session import OUTAGES, SessionFactory
 from runner.inference import open_backend
 from runner.inference.backend import Backend
 from runner.services.models import ModelRecord, model_to_serve
@@ -19,9 +24,13 @@ from runner.worker.feeder import Feeder
 from runner.worker.keeper import Keeper
 from runner.worker.lines import Closed
 from runner.worker.metrics import WorkerMetrics
+from runner.worker.patience import Patience, persist
+from runner.worker.profile_desk import ProfileDesk
 from runner.worker.step_loop import StepLoop
 from runner.worker.time_sheet import now_us
 from runner.worker.writer import Writer
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +38,7 @@ FAULT_STATUS = 70  # the exit status of a worker whose engine or bookkeeping fai
 _MODEL_SECONDS = 2.0  # between looks while no model is registered
 _BEAT_WHILE_LOADING_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
+_LAST_WORD_SECONDS = 3.0  # the end of a worker is not worth waiting for the database
 
 
 class EngineWorker:
@@ -51,6 +61,7 @@ class EngineWorker:
         self._on_drained = on_drained
         self._wake = threading.Event()
         self._look = threading.Event()
+        self._profile = threading.Event()
         self._draining = threading.Event()
         self._ended = threading.Event()
 
@@ -67,6 +78,10 @@ class EngineWorker:
         self._look.set()
         self._wake.set()
 
+    def profile(self) -> None:
+        """Somebody may have asked for a profile (a doorbell)."""
+        self._profile.set()
+
     def drain(self, reason: str = "terminated") -> None:
         """Take no more; finish what ends within the grace time, give back the rest."""
         if not self._draining.is_set():
@@ -79,19 +94,32 @@ class EngineWorker:
         self._ended.wait()
 
     def _run(self) -> None:
-        model = self._wait_for_model()
-        if model is not None:
-            self._work(model)
+        try:
+            model = self._wait_for_model()
+            if model is not None:
+                self._work(model)
+        except OUTAGES as error:
+            # Raised only while draining: what is missing in the database is found by others.
+            logger.warning(
+                "Ended without the database: %s", cause_of(error), extra={"action": "lone_end"}
+            )
         self._ended.set()
         self._on_drained()
 
     def _wait_for_model(self) -> ModelRecord | None:
+        patience = Patience("Looking for a model", "look_failed")
         while not self._draining.is_set():
-            with self._sessions() as session:
-                model = model_to_serve(session, self._model_name)
-            if model is not None:
-                return model
-            self._draining.wait(_MODEL_SECONDS)
+            pause = _MODEL_SECONDS
+            try:
+                with self._sessions() as session:
+                    model = model_to_serve(session, self._model_name)
+            except OUTAGES as error:
+                pause = patience.pause_after(error)
+            else:
+                patience.passed()
+                if model is not None:
+                    return model
+            self._draining.wait(pause)
         return None
 
     def _work(self, model: ModelRecord) -> None:
@@ -100,9 +128,14 @@ class EngineWorker:
         with context.metrics.shown(backend.stats, context.times.read) as address:
             self._announce(context, backend, address)
             self._run_threads(context, backend)
-        with context.sessions.begin() as session:
+        give_up_at = time.monotonic() + _LAST_WORD_SECONDS
+
+        def end(session: Session) -> None:
             beat(session, context.worker_id, context.times.read(), dict(backend.stats()))
             end_worker(session, context.worker_id, "drained")
+
+        patience = Patience("The end", "end_failed")
+        persist(self._sessions, end, patience, lambda: time.monotonic() > give_up_at)
 
     def _run_threads(self, context: WorkerContext, backend: Backend) -> None:
         """Work until asked to drain, then finish or give back everything."""
@@ -112,12 +145,16 @@ class EngineWorker:
         stepping = self._thread("step-loop", loop.run)
         writing = self._thread("writer", Writer(context, loop).run)
         keeping = self._thread("keeper", keeper.run)
+        desk = ProfileDesk(context, loop)
+        profiling = self._thread("profile-desk", desk.run)
         feeding = self._thread("feeder", feeder.run)
         feeding.join()
         self._finish_what_ends(context, loop)
         loop.revoke(context.book.drop(context.book.keys()), release=True)
+        desk.stop()
         loop.stop()
         stepping.join()
+        profiling.join()
         context.ended.put(Closed())
         writing.join()
         keeper.stop()
@@ -125,8 +162,8 @@ class EngineWorker:
 
     def _register(self, model: ModelRecord) -> WorkerContext:
         new = NewWorker("engine", socket.gethostname(), os.getpid(), model.id)
-        with self._sessions.begin() as session:
-            worker_id = register_worker(session, new)
+        # Repeated after a lost answer it leaves a row that nobody uses, which is buried as silent.
+        worker_id = self._persist(lambda session: register_worker(session, new))
         return WorkerContext(
             self._settings,
             self._sessions,
@@ -135,6 +172,7 @@ class EngineWorker:
             WorkerMetrics(model.name),
             wake=self._wake,
             look=self._look,
+            profile=self._profile,
             draining=self._draining,
         )
 
@@ -152,13 +190,24 @@ class EngineWorker:
 
     def _announce(self, context: WorkerContext, backend: Backend, metrics_address: str) -> None:
         description = f"{backend.description}, metrics: {metrics_address}"
-        with context.sessions.begin() as session:
-            mark_ready(session, context.worker_id, description, backend.rows)
+        self._persist(
+            lambda session: mark_ready(
+                session, context.worker_id, description, backend.rows, backend.lane
+            )
+        )
         logger.info("Ready: %s", description, extra={"action": "worker_ready"})
+        if backend.lane.reason:
+            logger.warning(
+                "The model runs in the slower %s lane: %s.",
+                backend.lane.name,
+                backend.lane.reason,
+                extra={"action": "worker_lane"},
+            )
 
     def _beat_until(self, context: WorkerContext, loaded: threading.Event) -> None:
+        # An outage while the model loads is no reason to load it twice.
         while not loaded.wait(_BEAT_WHILE_LOADING_SECONDS):
-            with context.sessions.begin() as session:
+            with suppress(*OUTAGES), context.sessions.begin() as session:
                 beat(session, context.worker_id, context.times.read(), {})
 
     def _finish_what_ends(self, context: WorkerContext, loop: StepLoop) -> None:
@@ -168,6 +217,11 @@ class EngineWorker:
         deadline = time.monotonic() + context.settings.grace_seconds
         while not loop.is_empty and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
+
+    def _persist(self, transaction: Callable[[Session], T]) -> T:
+        """Wait for the database for as long as this worker is wanted."""
+        patience = Patience("The start", "start_failed")
+        return persist(self._sessions, transaction, patience, self._draining.is_set)
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=_run_or_die, args=(work,), name=name, daemon=True)

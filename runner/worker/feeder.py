@@ -4,20 +4,20 @@ import logging
 import traceback
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy.exc import OperationalError
-
+from runner.db.session import OUTAGES
 from runner.domain.leases import ItemInput, Lease
+from runner.failpoints import FailPoint, hit
 from runner.inference.backend import Backend, LineRefusal, Task
 from runner.services.items import read_items
 from runner.services.leases import Claim, claim_shards
 from runner.worker.context import WorkerContext
 from runner.worker.lines import finished_refusal
+from runner.worker.patience import Patience
 from runner.worker.step_loop import StepLoop
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0  # how long an idle worker trusts the doorbell
-_RETRY_SECONDS = 1.0
 _AHEAD = 2  # lines in hand, as a multiple of the backend's rows
 _SUBMIT_LINES = 16  # tokenised lines handed over at once
 
@@ -30,6 +30,7 @@ class Feeder:
         self._backend = backend
         self._loop = loop
         self._hold_for_suspect = False
+        self._patience = Patience("Leasing", "lease_failed")
 
     def wait_for_suspect(self, waits: bool) -> None:
         """While a suspect shard waits too long, take nothing until all in hand is finished."""
@@ -43,10 +44,10 @@ class Feeder:
             try:
                 leases = self._claim()
                 self._feed_all(leases)
-            except OperationalError as error:
-                logger.warning("Leasing failed: %s", error, extra={"action": "lease_failed"})
-                context.draining.wait(_RETRY_SECONDS)
+            except OUTAGES as error:
+                context.draining.wait(self._patience.pause_after(error))
                 continue
+            self._patience.passed()
             if not leases:
                 context.wake.wait(POLL_SECONDS)
 
@@ -68,6 +69,9 @@ class Feeder:
         )
         with context.sessions.begin() as session:
             leases = claim_shards(session, claim)
+            hit(FailPoint.CLAIM_BEFORE_COMMIT)
+        if leases:
+            hit(FailPoint.CLAIM_AFTER_COMMIT)
         for lease in leases:
             context.book.add(lease, len(lease.idx))
         return leases
@@ -79,7 +83,7 @@ class Feeder:
             for lease in leases:
                 self._feed(lease)
                 unread.remove(lease.key)
-        except OperationalError:
+        except OUTAGES:
             self._loop.revoke(self._context.book.drop(unread), release=True)
             raise
 

@@ -1,21 +1,18 @@
 """The thread that keeps leases alive and hears what became of them."""
 
-import logging
 import time
 from collections.abc import Callable
 
-from sqlalchemy.exc import OperationalError
-
+from runner.db.session import OUTAGES
 from runner.domain.leases import ShardKey
 from runner.inference.backend import Backend
-from runner.services.leases import Standing, look_at_leases, renew_leases
+from runner.services.leases import Standing, look_at_leases, renew_leases, revive_leases
 from runner.services.models import waits_for_another_model
 from runner.services.workers import beat
 from runner.worker.context import WorkerContext
 from runner.worker.feeder import Feeder
+from runner.worker.patience import Patience
 from runner.worker.step_loop import StepLoop
-
-logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 _SWITCH_SECONDS = 5.0  # how long this model must be out of work before another gets the worker
@@ -38,8 +35,8 @@ class Keeper:
         self._loop = loop
         self._drain = drain
         self._stopped = False
-        self._renewed = time.monotonic()
         self._worked = time.monotonic()
+        self._patience = Patience("The heartbeat", "beat_failed")
 
     def stop(self) -> None:
         """End after the present round."""
@@ -52,27 +49,31 @@ class Keeper:
         renew_at = 0.0
         while not self._stopped:
             context.look.clear()
+            pause = _LOOK_SECONDS
             try:
                 if time.monotonic() >= renew_at:
                     self._renew()
                     renew_at = time.monotonic() + context.settings.heartbeat_seconds
                 self._look()
                 self._consider_another_model()
-            except OperationalError as error:
-                logger.warning("The heartbeat failed: %s", error, extra={"action": "beat_failed"})
+            except OUTAGES as error:
+                pause = self._patience.pause_after(error)
                 renew_at = 0.0
-                self._let_go_when_lapsing()
-            context.look.wait(_LOOK_SECONDS)
+                context.cut_off.set()
+            else:
+                self._patience.passed()
+            context.look.wait(pause)
 
     def _renew(self) -> None:
         context = self._context
-        started = time.monotonic()
         with context.sessions.begin() as session:
             stats = dict(self._backend.stats())
             is_known = beat(session, context.worker_id, context.times.read(), stats)
             keys, seconds = context.book.keys(), context.settings.lease_seconds
-            renew_leases(session, context.worker_id, keys, seconds)
-        self._renewed = started
+            # Cut off, this worker ran on: where everybody was, nobody has taken its work.
+            take_up = revive_leases if context.cut_off.is_set() else renew_leases
+            take_up(session, context.worker_id, keys, seconds)
+        context.cut_off.clear()
         if not is_known:  # what this worker held has gone to others; a new process starts clean
             self._let_go(context.book.keys(), release=False)
             self._drain("declared dead while it was silent")
@@ -100,13 +101,6 @@ class Keeper:
     def _let_go(self, keys: set[ShardKey] | frozenset[ShardKey], release: bool) -> None:
         dropped = self._context.book.drop(keys)
         self._loop.revoke(dropped, release)
-
-    def _let_go_when_lapsing(self) -> None:
-        """Without the database for nearly a lease, stop: by its clock others may have our work."""
-        settings = self._context.settings
-        margin = min(settings.heartbeat_seconds, settings.lease_seconds / 4)
-        if time.monotonic() - self._renewed > settings.lease_seconds - margin:
-            self._let_go(self._context.book.keys(), release=False)
 
     def _consider_another_model(self) -> None:
         """Out of work while another model's job waits: end, to be started again for that one."""

@@ -1,6 +1,6 @@
 """What the threads of a worker hand to each other, and how an end becomes a result line."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.domain.answers import error_body, refusal_line, success_line
 from runner.domain.ids import item_id
@@ -34,7 +34,8 @@ def finished_outcome(outcome: Outcome) -> FinishedItem:
         return FinishedItem(task.lease, task.idx, True, line, outcome.metrics)
     body = answer_body(task, outcome.answer, outcome.metrics)
     line = success_line(wire_id, task.custom_id, body)
-    return FinishedItem(task.lease, task.idx, False, line, outcome.metrics)
+    metrics = replace(outcome.metrics, truncated_tokens=task.truncated_tokens)
+    return FinishedItem(task.lease, task.idx, False, line, metrics)
 
 
 def finished_refusal(lease: Lease, item: ItemInput, refusal: LineRefusal) -> FinishedItem:

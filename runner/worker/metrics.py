@@ -62,7 +62,8 @@ class WorkerMetrics:
         for item in items:
             self._lines.labels(self._model, "failed" if item.failed else "succeeded").inc()
             if not item.failed:
-                self._first_token.observe(item.metrics.first_token_us * _MICRO)
+                if item.metrics.output_tokens:  # an embedding has no first token
+                    self._first_token.observe(item.metrics.first_token_us * _MICRO)
                 self._total.observe(item.metrics.total_us * _MICRO)
 
     @contextmanager

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.domain.leases import LineMetrics, ShardKey
+from runner.failpoints import FailPoint, hit
 from runner.inference.backend import Backend, LineRefusal, Outcome, Task
 from runner.worker.lease_book import LeaseBook
 from runner.worker.lines import Ended, Revoked
+from runner.worker.step_profile import StepProfile
 from runner.worker.time_sheet import TimeSheet, now_us
 
 _LOOK_AHEAD = 1.25  # tasks in the backend, as a multiple of its rows; the rest can be given back
@@ -21,12 +23,20 @@ class _Submit:
     tasks: Sequence[Task]
 
 
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    profile: StepProfile
+
+
 class _Hold:
     """Let nothing more into the backend."""
 
 
 class _Stop:
     """The last message."""
+
+
+_Message = _Submit | Revoked | _Profile | _Hold | _Stop
 
 
 class StepLoop:
@@ -43,12 +53,14 @@ class StepLoop:
         self._book = book
         self._ended = ended
         self._times = times
-        self._mail: queue.SimpleQueue[_Submit | Revoked | _Hold | _Stop] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._waiting: list[tuple[int, int, Task]] = []
         self._arrivals = itertools.count()
         self._inside: dict[str, Task] = {}
+        self._profile: StepProfile | None = None
         self._holding = False
         self._stopping = False
+        self._is_over = False
 
     @property
     def is_empty(self) -> bool:
@@ -63,6 +75,12 @@ class StepLoop:
         """Abort what belongs to some leases; their ``Revoked`` follows their last outcome."""
         if keys:
             self._mail.put(Revoked(frozenset(keys), release))
+
+    def profile(self, profile: StepProfile) -> None:
+        """Record the next steps (any thread); one profile at a time."""
+        self._mail.put(_Profile(profile))
+        if self._is_over:  # it has read its last letter; nothing was recorded
+            profile.end()
 
     def hold(self) -> None:
         """Finish what is in the backend and start nothing more (any thread)."""
@@ -79,7 +97,7 @@ class StepLoop:
             self._read_mail(block=False)
             self._admit()
             if self._backend.unfinished:
-                for outcome in self._backend.step():
+                for outcome in self._step():
                     del self._inside[outcome.task.key]
                     self._ended.put(outcome)
                 now = now_us()
@@ -89,6 +107,32 @@ class StepLoop:
                 now = now_us()
                 self._times.add(idle_us=now - last)
             last = now
+            self._attend_profile()
+        self._end_profiles()
+
+    def _step(self) -> list[Outcome]:
+        if self._profile is None:
+            return self._backend.step()
+        self._profile.before_step(self._backend)
+        outcomes = self._backend.step()
+        self._profile.after_step()
+        return outcomes
+
+    def _attend_profile(self) -> None:
+        if self._profile is not None:
+            self._profile.end_when_late()
+            if self._profile.ended.is_set():
+                self._profile = None
+
+    def _end_profiles(self) -> None:
+        """Nobody may wait for a loop that has ended."""
+        self._is_over = True
+        if self._profile is not None:
+            self._profile.end()
+        while not self._mail.empty():
+            message = self._mail.get_nowait()
+            if isinstance(message, _Profile):
+                message.profile.end()
 
     def _read_mail(self, block: bool) -> None:
         try:
@@ -98,7 +142,7 @@ class StepLoop:
         except queue.Empty:
             return
 
-    def _take(self, message: "_Submit | Revoked | _Hold | _Stop") -> None:
+    def _take(self, message: _Message) -> None:
         match message:
             case _Submit(tasks):
                 for task in tasks:
@@ -107,6 +151,8 @@ class StepLoop:
             case Revoked(keys, _):
                 self._abort(keys)
                 self._ended.put(message)
+            case _Profile(profile):
+                self._profile = profile
             case _Hold():
                 self._holding = True
             case _Stop():
@@ -127,6 +173,7 @@ class StepLoop:
             _, _, task = heapq.heappop(self._waiting)
             if not self._book.start(task.lease.key):
                 continue
+            hit(FailPoint.ENGINE_SUBMIT, task.prompt_text)
             try:
                 self._backend.submit(task)
             except LineRefusal as refusal:

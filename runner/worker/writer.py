@@ -2,24 +2,23 @@
 
 import logging
 import queue
-import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, repeat
 from typing import TypeGuard, TypeVar
 
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from runner.domain.ids import JobId
 from runner.domain.leases import FinishedItem, ShardKey
+from runner.failpoints import FailPoint, hit
 from runner.inference.backend import Outcome
 from runner.services.closing import close_if_drained
-from runner.services.leases import give_back
+from runner.services.leases import give_back, revive_leases
 from runner.services.results import CommitOutcome, commit_results
 from runner.worker.context import WorkerContext
 from runner.worker.lines import Closed, Ended, Revoked, finished_outcome
+from runner.worker.patience import Patience, persist
 from runner.worker.step_loop import StepLoop
 
 T = TypeVar("T")
@@ -28,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 _PACK_SECONDS = 0.25  # a result waits at most this long for others
 _PACK_MIN, _PACK_MAX = 64, 512
-_RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Writer:
@@ -37,6 +35,7 @@ class Writer:
     def __init__(self, context: WorkerContext, loop: StepLoop) -> None:
         self._context = context
         self._loop = loop
+        self._patience = Patience("A commit", "commit_failed")
 
     def run(self) -> None:
         """The loop; it ends when ``Closed`` has come through."""
@@ -68,9 +67,13 @@ class Writer:
         context = self._context
 
         def transaction(session: Session) -> CommitOutcome:
+            if self._patience.is_tried or context.cut_off.is_set():
+                keys = context.book.keys() | {item.lease.key for item in items}
+                revive_leases(session, context.worker_id, keys, context.settings.lease_seconds)
             return commit_results(session, context.worker_id, items)
 
         outcome = self._persist(transaction)
+        hit(FailPoint.RESULTS_AFTER_COMMIT)
         stale = {item.lease.key for item in outcome.stale}
         context.metrics.observe(item for item in items if item.lease.key not in stale)
         context.book.finish(item.lease.key for item in items)
@@ -96,14 +99,7 @@ class Writer:
 
     def _persist(self, transaction: Callable[[Session], T]) -> T:
         """Run a transaction until the database takes it; every one of ours may be repeated."""
-        for pause in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
-            try:
-                with self._context.sessions.begin() as session:
-                    return transaction(session)
-            except OperationalError as error:
-                logger.warning("A commit failed: %s", error, extra={"action": "commit_failed"})
-                time.sleep(pause * random.uniform(0.5, 1.5))
-        raise AssertionError("unreachable: the pauses never end")
+        return persist(self._context.sessions, transaction, self._patience)
 
 
 def _close(session: Session, job_id: JobId) -> None:

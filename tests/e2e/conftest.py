@@ -8,22 +8,14 @@ import pytest
 from installation import Server, running_server
 from openai import OpenAI
 
-from runner.config import Settings
-from runner.model_library import BUILTIN_MODEL, builtin_folder
+from runner.model_library import BUILTIN_MODEL
 
 
 @pytest.fixture(scope="session")
-def model_folder(request: pytest.FixtureRequest) -> Path:
-    """The built-in model as a folder, converted once and kept in pytest's cache."""
-    assert request.config.cache is not None
-    return builtin_folder(Settings(data_dir=request.config.cache.mkdir("tokenmill")))
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, smollm2_folder: Path) -> Iterator[Server]:
     data_dir = tmp_path_factory.mktemp("installation")
     place = data_dir / "models" / BUILTIN_MODEL
-    shutil.copytree(model_folder, place)
+    shutil.copytree(smollm2_folder, place)
     with running_server(data_dir) as server:
         yield server
 

@@ -1,25 +1,38 @@
 """The official ``openai`` client, unchanged, against a live server with the real model."""
 
+import base64
 import json
 from pathlib import Path
 
+import numpy as np
 import openai
 import pytest
-from installation import Server, chat_line, eventually
+from installation import Server, chat_line, eventually, run_cli
 from openai import OpenAI
-from openai.types import Batch
+from openai.types import Batch, CreateEmbeddingResponse
+from openai.types.responses import Response
 
 from runner.model_library import BUILTIN_MODEL
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
 
 
-def submit(client: OpenAI, content: bytes | Path) -> Batch:
+def submit(
+    client: OpenAI, content: bytes | Path, endpoint: str = "/v1/chat/completions", **extra: object
+) -> Batch:
     file = client.files.create(file=content, purpose="batch")
     assert client.files.wait_for_processing(file.id).status == "processed"
     return client.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        input_file_id=file.id,
+        endpoint=endpoint,  # type: ignore[arg-type]
+        completion_window="24h",
+        extra_body=extra,
     )
+
+
+def line(custom_id: str, url: str, **body: object) -> bytes:
+    whole = {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+    return json.dumps(whole).encode() + b"\n"
 
 
 def wait(client: OpenAI, batch: Batch) -> Batch:
@@ -60,6 +73,56 @@ def test_a_file_uploaded_from_a_path_is_answered_in_line_order(
     assert batch.usage.output_tokens == sum(use["completion_tokens"] for use in usage)
     assert batch.usage.input_tokens == sum(use["prompt_tokens"] for use in usage)
     assert client.files.retrieve(batch.output_file_id or "").purpose == "batch_output"
+
+
+def test_embeddings_and_responses_are_read_by_the_client_and_long_prompts_shortened(
+    server: Server, client: OpenAI
+) -> None:
+    texts = ["A cat sleeps.", "The cat is asleep.", "Taxes rise in March."]
+    asked = {"input": texts, "pooling": "mean"}
+    vectors = submit(
+        client,
+        line("v", "/v1/embeddings", **asked)
+        + line("w", "/v1/embeddings", **asked, encoding_format="base64"),
+        "/v1/embeddings",
+        defaults={"model": BUILTIN_MODEL},
+    )
+    said = submit(
+        client,
+        line("r", "/v1/responses", input="Say yes.", instructions="Be brief.")
+        + line("t", "/v1/responses", input="word " * 9000),
+        "/v1/responses",
+        defaults={
+            "model": BUILTIN_MODEL,
+            "max_output_tokens": 4,
+            "temperature": 0,
+            "truncate_prompt": "keep_system_and_last",
+            "truncate_prompt_tokens": 60,
+        },
+    )
+    vectors, said = wait(client, vectors), wait(client, said)
+    assert (vectors.status, said.status) == ("completed", "completed")
+    numbers, coded = (
+        entry["response"]["body"] for entry in lines_of(client, vectors.output_file_id)
+    )
+    told = CreateEmbeddingResponse.model_validate(numbers)
+    cat, asleep, taxes = np.array([entry.embedding for entry in told.data])
+    assert cat @ asleep > cat @ taxes
+    assert np.linalg.norm(taxes) == pytest.approx(1)
+    raw = base64.b64decode(coded["data"][0]["embedding"])
+    np.testing.assert_allclose(np.frombuffer(raw, "<f4"), cat, atol=2e-2)
+    assert vectors.usage is not None
+    assert (vectors.usage.output_tokens, told.usage.total_tokens) == (0, told.usage.prompt_tokens)
+    bodies = [entry["response"]["body"] for entry in lines_of(client, said.output_file_id)]
+    brief, long = (Response.model_validate(body) for body in bodies)
+    assert brief.output_text
+    assert long.usage is not None
+    assert 50 <= long.usage.input_tokens <= 60
+    assert long.status == "incomplete"
+    assert bodies[1]["truncated_prompt_tokens"] > 8900
+    shown = run_cli(server.data_dir, "jobs", "show", said.id, "--project", "tests")["report"]
+    assert shown["truncated_lines"] == 1
+    assert shown["truncated_tokens"] == bodies[1]["truncated_prompt_tokens"]
 
 
 def test_bytes_are_uploaded_and_a_line_that_cannot_run_fails_alone(client: OpenAI) -> None:

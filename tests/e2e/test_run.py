@@ -173,9 +173,11 @@ def test_a_line_that_kills_the_engine_fails_alone(tmp_path: Path) -> None:
 def test_a_table_is_answered_row_by_row(tmp_path: Path) -> None:
     source, output = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_text(f"id,text\n1,=hello\n2,{'long ' * 200}\n3,there\n")
-    done = run(source, output, "stub:", "--template", "Say {text}.", max_line_bytes="600")
+    model = "stub:?slow_because=a+test"
+    done = run(source, output, model, "--template", "Say {text}.", max_line_bytes="600")
     assert done.returncode == 1, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
+    assert summary["lanes"] == [{"name": "stub", "reason": "a test", "lines": 2}]
     assert (summary["succeeded"], summary["failed"]) == (2, 1)
     with output.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -217,14 +219,14 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_real_model_answers_lines_that_call_it_by_another_name(
-    tmp_path: Path, model_folder: Path
+    tmp_path: Path, smollm2_folder: Path
 ) -> None:
     source, output = write_lines(tmp_path / "in.jsonl", 3, model="org/other"), tmp_path / "o.jsonl"
     body = {"max_tokens": 4, "temperature": 0}
     lines = [json.loads(line) for line in source.read_text().splitlines()]
     short = [{**line, "body": {**line["body"], **body}} for line in lines]
     source.write_text("".join(json.dumps(line) + "\n" for line in short))
-    done = run(source, output, str(model_folder), memory_utilization="0.1")
+    done = run(source, output, str(smollm2_folder), memory_utilization="0.1")
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line)["response"]["body"] for line in output.read_text().splitlines()]
     assert [answer["model"] for answer in answers] == ["org/other"] * 3

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not usable_levels(), reason="no kernels for this
     [
         (32, 9, LayerShape(3, 64, 64), AttentionOptions(0.125)),
         (5, 40, LayerShape(1, 36, 16), AttentionOptions(0.3)),
-        (8, 6, LayerShape(2, 8, 5), AttentionOptions(0.3, 6)),
+        (8, 6, LayerShape(2, 8, 5), AttentionOptions(0.3, 6, sinks=torch.linspace(-2, 3, 6))),
         (100, 4, LayerShape(4, 32, 80), AttentionOptions(0.3, 300, 2.0)),
     ],
 )

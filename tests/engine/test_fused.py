@@ -18,7 +18,7 @@ from engine.kernels.build import LEVELS, usable_levels
 from engine.kernels.library import BFLOAT16, FLOAT32, Matrix
 from engine.llm_engine import LLMEngine
 from engine.models import FusedModel, LoadedModel, fused, load_model
-from engine.models.hf import load_from_folder
+from engine.models.hf import load_from_folder, page_attention
 from engine.models.llama import NotFusable, take_apart
 from engine.models.probe import TOLERANCE
 from engine.sampling_params import SamplingParams
@@ -35,6 +35,11 @@ pytestmark = pytest.mark.skipif(not usable_levels(), reason="no kernels for this
 )
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return kernels_of(request.param)
+
+
+def load_paged(config: EngineConfig) -> LoadedModel:
+    """The model with transformers' layers and our attention."""
+    return page_attention(*load_from_folder(config))
 
 
 def run(model: LoadedModel | FusedModel, prompts: list[list[int]], rows: list[int]) -> torch.Tensor:
@@ -121,7 +126,7 @@ def test_families_of_llama_s_shape_are_fused_and_equal_the_plain_model(
     config = EngineConfig(model=tmp_path, dtype="float32")
     model = load_model(config)
     assert isinstance(model, FusedModel)
-    plain = load_from_folder(config)
+    plain = load_paged(config)
     prompts = [[3 + i for i in range(37)], [9], [200 - i for i in range(20)]]
     logits = run(model, prompts, [36, 37, 57, 10])
     with torch.inference_mode():
@@ -158,7 +163,7 @@ def test_other_shapes_keep_transformers_layers(
     save_model(tmp_path, family, **settings)
     config = EngineConfig(model=tmp_path, dtype="float32")
     with pytest.raises(NotFusable, match=reason):
-        take_apart(load_from_folder(config))
+        take_apart(load_paged(config))
     assert isinstance(load_model(config), LoadedModel)
 
 
@@ -174,7 +179,7 @@ def test_code_that_does_more_than_llama_s_is_found_out_by_the_probe(
 
 
 def test_a_weight_without_a_place_in_the_shape_is_not_left_out(llama_folder: Path) -> None:
-    model = load_from_folder(EngineConfig(model=llama_folder, dtype="float32"))
+    model = load_paged(EngineConfig(model=llama_folder, dtype="float32"))
     model.network.get_submodule("model.layers.1.mlp").register_parameter(
         "extra", torch.nn.Parameter(torch.ones(1))
     )
@@ -209,9 +214,10 @@ def test_hidden_states_are_those_that_the_head_reads(llama_folder: Path) -> None
     backend.begin(BatchLayout([4], [4], [[0]]))
     ids = torch.tensor([1, 2, 3, 4])
     with torch.inference_mode():
-        hidden, logits = model.hidden_and_logits(ids, torch.arange(4), torch.arange(4), backend)
-        head = load_from_folder(config).network.get_submodule("lm_head")
-        torch.testing.assert_close(head(hidden), logits, rtol=1e-4, atol=1e-4)
+        rows = torch.tensor([3, 1])
+        hidden, logits = model.hidden_and_logits(ids, torch.arange(4), rows, backend)
+        head = load_paged(config).network.get_submodule("lm_head")
+        torch.testing.assert_close(head(hidden[rows]), logits, rtol=1e-4, atol=1e-4)
         nothing = torch.empty(0, dtype=torch.long)
         again, no_logits = model.hidden_and_logits(ids, torch.arange(4), nothing, backend)
     assert torch.equal(again, hidden)
@@ -219,7 +225,7 @@ def test_hidden_states_are_those_that_the_head_reads(llama_folder: Path) -> None
 
 
 def test_originals_are_let_go(llama_folder: Path) -> None:
-    model = load_from_folder(EngineConfig(model=llama_folder, dtype="float32"))
+    model = load_paged(EngineConfig(model=llama_folder, dtype="float32"))
     FusedModel(model)
     left = sum(p.numel() for name, p in model.network.named_parameters() if "proj" in name)
     assert left == 0
@@ -232,7 +238,7 @@ def test_bfloat16_answers_are_near_the_plain_ones(make_family: FamilyFactory) ->
     assert isinstance(model, FusedModel)
     prompt = [(11 * i) % 500 for i in range(60)]
     with torch.inference_mode():
-        plain = load_from_folder(EngineConfig(model=folder, dtype="float32")).plain_logits(prompt)
+        plain = load_paged(EngineConfig(model=folder, dtype="float32")).plain_logits(prompt)
     logits = run(model, [prompt], list(range(60)))
     assert float((logits - plain).abs().max()) < 0.02 * float(plain.abs().max())
 

@@ -17,6 +17,7 @@ import pytest
         "engine.scheduler",
         "engine.detokenizer",
         "engine.tokenizer",
+        "engine.grammar_compiler",
     ],
 )
 def test_module_loads_without_torch(module: str) -> None:

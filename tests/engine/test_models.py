@@ -1,19 +1,20 @@
-"""Loading: what is refused and why, and a probe that notices a wrong attention."""
+"""Loading: what is refused and why, and what the configuration tells."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny_models import save_model
+from transformers import AutoModelForCausalLM
 
 from engine import attention
-from engine.attention.backend import AttentionOptions
-from engine.attention.reference import ReferenceAttention
 from engine.config import EngineConfig
 from engine.errors import InvalidParams, UnsupportedModel
-from engine.models import hf, load_model, probe
-from engine.models.folder import choose_max_model_len
+from engine.models import LoadedModel, PaddedModel, hf, load_model, probe
+from engine.models.folder import UNTOLD_LENGTH, choose_max_model_len
+from engine.models.positions import has_positions_by_length, trained_length
 
 
 def rewrite_config(folder: Path, **changes: object) -> None:
@@ -72,70 +73,9 @@ def test_truncated_weights_are_refused(tmp_path: Path) -> None:
         load_model(EngineConfig(model=tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("family", "settings"),
-    [
-        ("gpt_neo", {"num_hidden_layers": 2, "attention_types": [[["global"], 2]]}),
-        ("bloom", {}),
-        ("mamba", {}),
-    ],
-)
-def test_family_without_replaceable_attention_is_refused(
-    tmp_path: Path, family: str, settings: dict[str, object]
-) -> None:
-    save_model(tmp_path, family, **settings)
-    with pytest.raises(UnsupportedModel, match="attention be replaced"):
-        load_model(EngineConfig(model=tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("family", "settings", "sentence"),
-    [
-        ("gpt_oss", {"head_dim": 16, "num_local_experts": 4}, "attention sinks"),
-        ("llama4_text", {"head_dim": 16, "intermediate_size_mlp": 128}, "chunked_attention"),
-        ("bert", {}, "other logits"),
-    ],
-)
-def test_attention_beyond_the_paged_engine_is_refused(
-    tmp_path: Path, family: str, settings: dict[str, object], sentence: str
-) -> None:
-    save_model(tmp_path, family, **settings)
-    with pytest.raises(UnsupportedModel, match=sentence):
-        load_model(EngineConfig(model=tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("family", "settings"),
-    [
-        ("gpt2", {}),
-        ("gpt_neox", {}),
-        ("phi3", {}),
-        ("olmo2", {}),
-        ("mixtral", {"num_local_experts": 4}),
-        ("gemma3_text", {"head_dim": 16, "sliding_window": 9}),
-        (
-            "deepseek_v3",
-            {
-                "num_key_value_heads": 4,
-                "q_lora_rank": 16,
-                "kv_lora_rank": 16,
-                "qk_nope_head_dim": 16,
-                "qk_rope_head_dim": 8,
-                "v_head_dim": 12,
-                "n_routed_experts": 4,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
-                "n_group": 1,
-                "topk_group": 1,
-            },
-        ),
-    ],
-)
-def test_families_of_every_kind_pass_the_probe(
-    tmp_path: Path, family: str, settings: dict[str, object]
-) -> None:
-    save_model(tmp_path, family, **settings)
-    assert load_model(EngineConfig(model=tmp_path, dtype="float32")).shapes
+def test_model_that_looks_at_later_tokens_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="looks at later tokens"):
+        load_model(EngineConfig(model=save_model(tmp_path, "bert")))
 
 
 def test_longer_than_the_model_was_trained_for_is_refused(llama_folder: Path) -> None:
@@ -144,10 +84,40 @@ def test_longer_than_the_model_was_trained_for_is_refused(llama_folder: Path) ->
     assert load_model(EngineConfig(model=llama_folder, max_model_len=100)).max_model_len == 100
 
 
-def test_unknown_length_must_be_set() -> None:
+def test_length_that_the_model_does_not_tell_is_chosen() -> None:
     assert choose_max_model_len(100, None) == 100
-    with pytest.raises(UnsupportedModel, match="set max_model_len"):
-        choose_max_model_len(None, None)
+    assert choose_max_model_len(None, None) == UNTOLD_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("settings", "length"),
+    [
+        ({"max_position_embeddings": 7, "max_seq_len": 9}, 7),
+        ({"max_position_embeddings": None, "max_seq_len": 9}, 9),
+        ({"seq_length": 2048}, 2048),
+        ({"seq_length": -1}, None),
+    ],
+)
+def test_trained_length_has_several_names(settings: dict[str, object], length: int | None) -> None:
+    assert trained_length(SimpleNamespace(**settings)) == length
+
+
+@pytest.mark.parametrize(
+    ("rope", "max_model_len", "grows"),
+    [
+        ({"rope_type": "longrope", "original_max_position_embeddings": 10}, 10, False),
+        ({"rope_type": "longrope", "original_max_position_embeddings": 10}, 11, True),
+        ({"rope_type": "dynamic"}, 100, False),
+        ({"rope_type": "yarn", "original_max_position_embeddings": 10}, 100, False),
+        ({"full_attention": {"rope_type": "longrope"}, "sliding_attention": None}, 101, True),
+        (None, 100, False),
+    ],
+)
+def test_positions_that_depend_on_the_length_are_noticed(
+    rope: object, max_model_len: int, grows: bool
+) -> None:
+    model_config = SimpleNamespace(rope_parameters=rope, max_position_embeddings=100)
+    assert has_positions_by_length(model_config, max_model_len) is grows
 
 
 def test_dtype_follows_the_request_or_the_hardware(llama_folder: Path) -> None:
@@ -158,29 +128,36 @@ def test_dtype_follows_the_request_or_the_hardware(llama_folder: Path) -> None:
     assert automatic is (torch.bfloat16 if is_native else torch.float32)
 
 
-class ForgetfulAttention(ReferenceAttention):
-    """Loses the scale, as a model with a twist of its own would."""
+@pytest.mark.parametrize(("family", "kind"), [("mixtral", LoadedModel), ("mamba", PaddedModel)])
+def test_rounding_of_bfloat16_does_not_choose_the_lane(
+    tmp_path: Path, family: str, kind: type
+) -> None:
+    # With these weights the logits of chunks, steps and batches round far apart.
+    settings = {"num_hidden_layers": 2, "num_local_experts": 4, "state_size": 8}
+    folder = save_model(tmp_path, family, initializer_range=0.05, **settings)
+    model = load_model(EngineConfig(model=folder, dtype="bfloat16", block_size=8))
+    assert isinstance(model, kind)
+    assert isinstance(model, LoadedModel) or model.batches
+    kept = model._network.state_dict()
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).state_dict()
+    assert {name: t.dtype for name, t in kept.items()} == {n: t.dtype for n, t in plain.items()}
+    assert all(torch.equal(kept[name], tensor) for name, tensor in plain.items())
 
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        options: AttentionOptions,
-    ) -> torch.Tensor:
-        wrong = AttentionOptions(options.scale * 1.5, options.window, options.softcap)
-        return super().attend(layer, query, key, value, wrong)
 
+def test_memory_that_runs_out_at_the_probe_is_no_reason_for_a_lane(
+    llama_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object) -> None:
+        raise MemoryError("no more")
 
-def test_probe_refuses_other_logits(llama_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "open_attention", ForgetfulAttention)
-    with pytest.raises(UnsupportedModel, match="other logits"):
+    monkeypatch.setattr(probe, "open_attention", run_out)
+    with pytest.raises(UnsupportedModel, match="no more"):
         load_model(EngineConfig(model=llama_folder))
 
 
 def test_plain_attention_is_put_back_after_the_probe(llama_folder: Path) -> None:
-    model = hf.load_from_folder(EngineConfig(model=llama_folder, dtype="float32"))
+    network, max_model_len = hf.load_from_folder(EngineConfig(llama_folder, dtype="float32"))
+    model = hf.page_attention(network, max_model_len)
     probe.probe_model(model, 8, probe.plain_answers(model, 8))
     before = model.plain_logits([1, 2, 3])
     backend = attention.open_attention(model.shapes, 8, model.device, model.dtype)

@@ -83,6 +83,57 @@ def test_named_templates_use_the_default_one(tmp_path: Path) -> None:
     assert tokenizer.eos_token_ids == {EOS_ID}
 
 
+@pytest.mark.parametrize("is_file", [False, True])
+def test_tools_are_shown_by_the_template_that_is_made_for_them(
+    tmp_path: Path, is_file: bool
+) -> None:
+    own = "{{ tools[0].name }}+{{ messages[0].content }}"
+    save_tokenizer(tmp_path, "plain")
+    if is_file:
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text(own)
+    else:
+        named = [
+            {"name": "default", "template": "plain"},
+            {"name": "tool_use", "template": own},
+        ]
+        settings = {"eos_token": "<end>", "chat_template": named}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.tool_template_text == own
+    messages = [{"role": "user", "content": "hi"}]
+    assert tokenizer.decode(tokenizer.render_chat(messages)) == "plain"
+    assert tokenizer.decode(tokenizer.render_chat(messages, [{"name": "f"}])) == "f+hi"
+
+
+@pytest.mark.parametrize(
+    ("template", "takes_them"),
+    [
+        ("{% if tools %}{{ tools | tojson }}{% endif %}", True),
+        ("{% if not tools is defined %}{% set tools = none %}{% endif %}{{ tools }}", True),
+        ("Between <tools> and </tools>: {{ xml_tools }}", False),
+        ("{% for m in messages %}{{ m.tools }}{% endfor %}", False),
+    ],
+)
+def test_a_template_that_never_reads_tools_is_known(
+    tmp_path: Path, template: str, takes_them: bool
+) -> None:
+    tokenizer = tokenizer_with(tmp_path, template)
+    assert tokenizer.tool_template_text == (template if takes_them else "")
+
+
+def test_one_template_shows_tools_too_and_special_tokens_are_known_by_name(
+    tmp_path: Path,
+) -> None:
+    tokenizer = tokenizer_with(tmp_path, "{{ tools }}{{ eos_token }}")
+    ids = tokenizer.render_chat([], [{"name": "f"}])
+    assert tokenizer.decode(ids) == "[{'name': 'f'}]"
+    assert tokenizer.decode_all(ids) == "[{'name': 'f'}]<end>"
+    assert tokenizer.special_token_id("<end>") == EOS_ID
+    assert tokenizer.special_token_id("the") is None
+    assert tokenizer.special_token_id("unknown") is None
+
+
 def test_missing_template_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidParams, match="no chat template") as caught:
         tokenizer_with(tmp_path, None).render_chat([{"role": "user", "content": "hi"}])

@@ -2,17 +2,31 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from databases import new_database
 from installation import Server, run_cli, running_server
 
-from runner.config import Settings, load_settings
+from runner.config import load_settings
 from runner.db.session import SessionFactory
-from runner.model_library import BUILTIN_MODEL, builtin_folder
+from runner.embedded import ServiceUrls
+from runner.model_library import BUILTIN_MODEL
 from runner.runtime import open_runtime
 
-FAST_STUB = "fast"
 SLOW_STUB = "slow"
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scenarios")
+
+
+@pytest.fixture(scope="session")
+def crash_database(services: ServiceUrls, template_database: str) -> Iterator[str]:
+    """One database for all scenarios: each has a project and a model of its own."""
+    with new_database(services, template_database) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -28,14 +42,10 @@ def stub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def real_server(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Server]:
-    """The built-in model, converted once and kept in pytest's cache."""
-    assert request.config.cache is not None
-    folder = builtin_folder(Settings(data_dir=request.config.cache.mkdir("tokenmill")))
+def real_server(tmp_path_factory: pytest.TempPathFactory, smollm2_folder: Path) -> Iterator[Server]:
+    """An installation with the built-in model."""
     data_dir = tmp_path_factory.mktemp("real")
-    shutil.copytree(folder, data_dir / "models" / BUILTIN_MODEL)
+    shutil.copytree(smollm2_folder, data_dir / "models" / BUILTIN_MODEL)
     with running_server(data_dir) as server:
         yield server
 

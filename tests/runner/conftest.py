@@ -1,29 +1,13 @@
 """A workshop on real Postgres for every test: a project, a model, and factories."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from databases import empty, new_database
 from workshop import Workshop
 
 from runner.config import Settings
 from runner.db.session import SessionFactory
-from runner.embedded import ServiceUrls
-
-
-@pytest.fixture(scope="session")
-def shared_database(services: ServiceUrls, template_database: str) -> Iterator[str]:
-    """The address of the one migrated database that these tests use in turn."""
-    with new_database(services, template_database) as url:
-        yield url
-
-
-@pytest.fixture
-def database(shared_database: str) -> Iterator[str]:
-    """The address of a migrated database without rows."""
-    yield shared_database
-    empty(shared_database)
 
 
 @pytest.fixture

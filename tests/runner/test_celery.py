@@ -157,7 +157,7 @@ def test_every_engine_hears_a_ring_and_none_is_left_behind(
             with suppress(TimeoutError):
                 connection.drain_events(timeout=0.2)
         job_id = new_uuid()
-        for bell, arguments in ((Bell.WAKE, []), (Bell.CANCEL, [str(job_id)])):
+        for bell, arguments in ((Bell.WAKE, []), (Bell.CANCEL, [str(job_id)]), (Bell.PROFILE, [])):
             heard.clear()
             send_ring(runtime.celery, Ring(bell, job_id if arguments else None))
             for connection in connections:

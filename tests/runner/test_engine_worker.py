@@ -14,11 +14,12 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import OperationalError
 from workshop import Workshop, make_item, make_items
 
-from runner.db.models import Job, Shard, Worker
+from runner.db.models import Job, Profile, Shard, Worker
 from runner.domain.ids import WorkerId, encode
 from runner.domain.leases import FinishedItem
 from runner.doorbell import Bell, Ring
-from runner.worker import feeder, keeper
+from runner.services import profiles
+from runner.worker import engine_worker, feeder, keeper, writer
 from runner.worker.engine_worker import EngineWorker
 
 MakeWorkshop = Callable[..., Workshop]
@@ -66,6 +67,8 @@ def hear(worker: EngineWorker, ring: Ring) -> None:
         worker.wake()
     if ring.bell is Bell.CANCEL:
         worker.look()
+    if ring.bell is Bell.PROFILE:
+        worker.profile()
 
 
 @pytest.fixture
@@ -135,6 +138,7 @@ def test_a_worker_drains_what_waits_and_what_comes(
     assert list(workshop.errors(second)) == [("bad", "unsupported_value")]
     row = workshop.worker(live.id)
     assert (row.state, row.rows, row.pid) == ("ready", 64, os.getpid())
+    assert (row.lane, row.lane_reason) == ("stub", "")
     live.stop()
     row = workshop.worker(live.id)
     assert (row.state, row.end_reason, row.stale_results) == ("ended", "drained", 0)
@@ -348,6 +352,78 @@ def test_leases_whose_lines_cannot_be_read_are_given_back(
     assert {shard.attempt for shard in workshop.shards(job_id)} == {1}
 
 
+def test_a_worker_waits_for_a_database_that_is_away_when_it_starts_and_when_it_ends(
+    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = make_workshop("stub:?rows=64")
+    failures: dict[str, int] = {}
+
+    def failing(name: str) -> Callable[..., object]:
+        real = getattr(engine_worker, name)
+
+        def fail_twice(*args: object) -> object:
+            failures[name] = failures.get(name, 0) + 1
+            if failures[name] <= 2:
+                raise OperationalError("SELECT", None, Exception("the server is away"))
+            return real(*args)
+
+        return fail_twice
+
+    for name in ("model_to_serve", "register_worker", "mark_ready", "end_worker"):
+        monkeypatch.setattr(engine_worker, name, failing(name))
+    job_id = workshop.make_job(20)
+    live = start_worker(workshop)
+    finish(workshop, job_id)
+    live.stop()
+    assert set(failures.values()) == {3}
+    assert workshop.worker(live.id).state == "ended"
+
+
+@pytest.mark.parametrize("first", ["writer", "keeper"])
+def test_an_outage_longer_than_a_lease_costs_no_line_and_no_attempt(
+    make_workshop: MakeWorkshop,
+    start_worker: StartWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+) -> None:
+    workshop = make_workshop("stub:?rows=8&step_ms=20", heartbeat_seconds=0.1)
+    job_id = workshop.make_job(40)
+    live = start_worker(workshop)
+    away = {"writer": threading.Event(), "keeper": threading.Event()}
+
+    def unless_away(module: object, name: str, whose: str) -> None:
+        real = getattr(module, name)
+
+        def call(*args: object) -> object:
+            if away[whose].is_set():
+                raise OperationalError("UPDATE", None, Exception("the server is away"))
+            return real(*args)
+
+        monkeypatch.setattr(module, name, call)
+
+    unless_away(writer, "commit_results", "writer")
+    unless_away(feeder, "claim_shards", "writer")
+    unless_away(keeper, "beat", "keeper")
+    wait_until(lambda: settled(workshop, job_id) > 0)
+    for event in away.values():
+        event.set()
+    time.sleep(0.5)
+    workshop.lapse(live.id)
+    # Nobody frees what has lapsed: who would was cut off as well, and waits before it judges.
+    done = settled(workshop, job_id)
+    live_leases = select(func.count()).where(Shard.lease_expires_at > func.now())
+    away[first].clear()
+    if first == "writer":
+        wait_until(lambda: settled(workshop, job_id) > done)
+    else:
+        wait_until(lambda: workshop.scalar(live_leases))
+    for event in away.values():
+        event.clear()
+    wait_until(lambda: settled(workshop, job_id) == 40)
+    assert {shard.attempt for shard in workshop.shards(job_id)} == {1}
+    assert workshop.worker(live.id).stale_results == 0
+
+
 def test_lost_connections_cost_no_line_and_no_worker(
     make_workshop: MakeWorkshop, start_worker: StartWorker
 ) -> None:
@@ -423,3 +499,23 @@ def test_every_answer_is_committed_before_its_lease_is_given_back(
         assert not any(shard.state == "leased" for shard in workshop.shards(job_id))
     results: dict[int, FinishedItem] = workshop.results(job_id)  # type: ignore[assignment]
     assert len(results) == len(workshop.usage(job_id))
+
+
+def test_a_profile_of_the_stub_is_refused_and_the_lines_are_answered(
+    workshop: Workshop, start_worker: StartWorker
+) -> None:
+    live = start_worker(workshop)
+    wait_until(lambda: workshop.worker(live.id).state == "ready")
+    with workshop.sessions.begin() as session:
+        order = profiles.ask(session, live.id, 3, 60)
+
+    def state() -> str:
+        with workshop.sessions.begin() as session:
+            return profiles.state_of(session, order)
+
+    wait_until(lambda: state() == "taken")
+    job_id = workshop.make_job(5)
+    wait_until(lambda: workshop.rows(select(Profile.problem).where(Profile.state == "failed")))
+    with pytest.raises(profiles.ProfileFailed, match="stub"):
+        state()
+    wait_until(lambda: workshop.job(job_id).totals.succeeded == 5)

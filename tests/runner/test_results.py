@@ -232,6 +232,7 @@ def assert_sums_agree(workshop: Workshop, job_id: object) -> None:
         assert getattr(job.totals, name) == ledger
         assert getattr(report.job.totals, name) == ledger
     assert report.billed_lines == len(usage) == job.totals.succeeded
+    assert sum(use.lines for use in report.lanes) == len(usage)
     assert report.device_us == sum(row.device_us for row in usage)
     for row in usage:
         exact = (

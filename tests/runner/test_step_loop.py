@@ -14,6 +14,7 @@ from runner.inference.stub import StubBackend
 from runner.worker.lease_book import LeaseBook
 from runner.worker.lines import Ended, Revoked
 from runner.worker.step_loop import StepLoop
+from runner.worker.step_profile import StepProfile
 from runner.worker.time_sheet import TimeSheet
 
 
@@ -29,8 +30,8 @@ class Refusing(StubBackend):
 class Bench:
     """A step loop in a thread, with what it works on."""
 
-    def __init__(self, rows: int = 2, step_ms: float = 5.0) -> None:
-        self.backend = Refusing(rows, step_ms)
+    def __init__(self, backend: type[Refusing], rows: int = 2, step_ms: float = 5.0) -> None:
+        self.backend = backend(rows, step_ms)
         self.book = LeaseBook()
         self.ended: queue.Queue[Ended] = queue.Queue()
         self.times = TimeSheet()
@@ -53,10 +54,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    bench = Bench(getattr(request, "param", Refusing))
     yield bench
-    if not bench.thread.is_alive():
+    if bench.thread.ident is None:
         bench.thread.start()
     bench.loop.stop()
     bench.thread.join(10)
@@ -143,3 +144,73 @@ def test_the_book_gives_up_only_what_has_not_begun_and_is_not_urgent() -> None:
     book.finish([started.key, started.key, waiting.key])
     assert book.lines == 6
     assert book.drop([started.key, waiting.key]) == {started.key}
+
+
+class Recorder:
+    """What a backend was asked to record."""
+
+    def __init__(self) -> None:
+        self.is_ended = False
+
+    def end(self) -> None:
+        self.is_ended = True
+
+    def trace(self) -> bytes:
+        return b""
+
+
+class Recordable(Refusing):
+    """A stub that can be recorded."""
+
+    def record(self) -> Recorder:
+        return Recorder()
+
+
+can_record = pytest.mark.parametrize("bench", [Recordable], indirect=True)
+
+
+@can_record
+def test_a_profile_covers_the_next_steps_that_have_work(bench: Bench) -> None:
+    bench.thread.start()
+    profile = StepProfile(3, seconds=60)
+    bench.loop.profile(profile)
+    assert not profile.begun.wait(0.3)  # idle
+    _, tasks = bench.lease(0, 8)
+    bench.loop.submit(tasks)
+    assert profile.ended.wait(10)
+    assert profile.begun.is_set()
+    assert profile.steps_done == 3
+    recording = profile.recording
+    assert isinstance(recording, Recorder)
+    assert recording.is_ended
+
+
+def test_an_idle_workers_profile_ends_at_its_time_with_nothing(bench: Bench) -> None:
+    bench.thread.start()
+    profile = StepProfile(3, seconds=0.1)
+    bench.loop.profile(profile)
+    assert profile.ended.wait(10)
+    assert (profile.recording, profile.steps_done) == (None, 0)
+
+
+def test_the_stub_refuses_a_profile_and_works_on(bench: Bench) -> None:
+    bench.thread.start()
+    profile = StepProfile(3, seconds=60)
+    bench.loop.profile(profile)
+    _, tasks = bench.lease(0, 1)
+    bench.loop.submit(tasks)
+    assert isinstance(bench.next(), Outcome)
+    assert profile.ended.wait(10)
+    assert "stub" in (profile.refusal or "")
+
+
+@can_record
+def test_nobody_waits_for_a_profile_of_a_loop_that_has_ended(bench: Bench) -> None:
+    bench.thread.start()
+    before, after = StepProfile(10_000, seconds=600), StepProfile(1, seconds=600)
+    bench.loop.profile(before)
+    bench.loop.stop()
+    bench.thread.join(10)
+    bench.loop.profile(after)
+    assert before.ended.is_set()
+    assert after.ended.is_set()

@@ -18,9 +18,11 @@ from runner.embedded import EmbeddedServices, ServiceUrls, running
 from runner.supervisor import ProcessSpec, ProcessState, Role, UpOptions, is_up, read_up_state
 from runner.supervisor.backoff import HEALTHY_SECONDS, LONGEST_SECONDS, Backoff
 from runner.supervisor.errors import SupervisorError
+from runner.supervisor.launch import make_plan
 from runner.supervisor.port import usable_port
 from runner.supervisor.remnants import sweep_remnants
 from runner.supervisor.spec import process_table
+from runner.supervisor.up_state import UpState, write_up_state
 
 SUPERVISE = """
 import json, os, sys, time
@@ -240,6 +242,47 @@ def test_a_killed_child_comes_back_without_what_it_forked(
     assert not alive(first["cpu-fork"])
     assert run.stop() == 0
     assert ["dead", first["cpu"]] in run.said()
+
+
+def test_a_child_that_cannot_be_started_just_now_is_started_later(
+    tmp_path: Path, supervise: Supervise
+) -> None:
+    events = tmp_path / "events"
+    run = supervise(child(events, "web", "WEB"))
+    wait_for(lambda: "web" in events_of(events, "start"))
+    first = events_of(events, "start")["web"]
+    logs = run.data_dir / "logs"
+    logs.rename(tmp_path / "aside")
+    os.kill(first, signal.SIGKILL)
+    time.sleep(1.0)
+    assert run.process.poll() is None
+    (tmp_path / "aside").rename(logs)
+    wait_for(lambda: events_of(events, "start")["web"] != first)
+    assert run.stop() == 0
+    assert any("web could not be started" in str(words) for words in run.said())
+
+
+def test_a_port_that_remnants_hold_is_no_hindrance_and_a_strangers_is(tmp_path: Path) -> None:
+    settings = load_settings(tmp_path)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        options = UpOptions(port=listener.getsockname()[1])
+
+        def plan() -> int:
+            return make_plan(settings, options, lambda _: None, lambda _: None).port
+
+        with pytest.raises(SupervisorError, match="can't be used"):
+            plan()
+        itself = psutil.Process()
+        web = ProcessState(pid=itself.pid, created=itself.create_time(), state="running")
+        state = UpState(
+            pid=1, created=0.0, url=options.url, port=options.port, ready=True,
+            children={"web": web}, services={},
+        )  # fmt: skip
+        (tmp_path / "run").mkdir()
+        write_up_state(tmp_path, state)
+        assert plan() == options.port
 
 
 def test_what_ignores_term_is_killed_after_its_grace_with_all_it_forked(

@@ -15,8 +15,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from runner.cli.console import installation
 from runner.cli.lifecycle import register
-from runner.embedded import EmbeddedServices
+from runner.embedded import EmbeddedServices, prepare_data_dir
+from runner.supervisor.up_state import hold_data_dir
 
 # As if the built-in model were not installed: its conversion is slow and no matter of these tests.
 MAIN = """
@@ -47,6 +49,17 @@ def test_without_an_installation_every_verb_says_so(tmp_path: Path) -> None:
         "services_answer": False,
     }
     assert not (tmp_path / "absent").exists()
+
+
+def test_a_verb_starts_no_services_under_a_supervisor_whose_database_is_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare_data_dir(tmp_path)
+    with hold_data_dir(tmp_path), pytest.raises(typer.Exit) as end, installation(tmp_path):
+        pass
+    assert end.value.exit_code == 3
+    assert "does not answer at the moment" in capsys.readouterr().err
+    assert not (tmp_path / "postgres").exists()
 
 
 def test_a_wrong_option_is_a_usage_error() -> None:

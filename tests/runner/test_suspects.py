@@ -63,13 +63,34 @@ def test_the_guilty_line_is_found_among_64_and_only_it_fails(
     job_id = workshop.make_job(lines_with_poison(3 * SHARD, SHARD + place))
     ward = Ward(workshop)
     ward.run()
-    assert ward.deaths <= 2 + log2(SHARD) + 1
+    assert ward.deaths <= 2 + log2(SHARD) + 2  # suspected, halved, and then alone twice
     job = workshop.job(job_id)
     assert (job.state, job.totals.succeeded, job.totals.failed) == ("completed", 3 * SHARD - 1, 1)
     assert list(workshop.errors(job_id)) == [(f"line-{SHARD + place}", "engine_crash")]
     (line,) = workshop.parsed(job_id, "error")
     assert line["response"]["status_code"] == 500
     assert workshop.scalar(select(func.count()).select_from(Usage)) == 3 * SHARD - 1
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_line_that_stands_alone_survives_one_loss_and_fails_at_the_next(
+    workshop: Workshop, others: int
+) -> None:
+    """An operator's kill may meet an innocent; its neighbours in the shard have finished."""
+    pid = 0
+    for losses, failed in ((3, 0), (4, 1)):
+        job_id = workshop.make_job(1 + others)
+        for _ in range(losses):
+            pid += 1
+            worker_id = workshop.make_worker(pid)
+            (lease,) = workshop.claim(worker_id)
+            if lease.attempt == 3:
+                workshop.commit(worker_id, workshop.answer(lease)[1:])
+            workshop.report_dead(pid)
+        workshop.drain(workshop.make_worker(1000 + pid))
+        totals = workshop.job(job_id).totals
+        assert (totals.succeeded, totals.failed) == (1 + others - failed, failed)
+        assert len(workshop.usage(job_id)) == 1 + others - failed
 
 
 def test_several_guilty_lines_are_all_found(make_workshop: MakeWorkshop) -> None:

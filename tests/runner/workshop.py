@@ -12,6 +12,7 @@ from runner.config import Settings
 from runner.db.models import File, FileChunk, Job, Result, Shard, Usage, Worker
 from runner.db.session import SessionFactory
 from runner.domain.ids import FileId, JobId, WorkerId
+from runner.domain.lanes import Lane
 from runner.domain.leases import FinishedItem, ItemInput, Lease
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Ring, connect_doorbell
@@ -140,7 +141,7 @@ class Workshop:
             new = workers.NewWorker("engine", host, pid, self.model.id)
             worker_id = workers.register_worker(session, new)
         with self.sessions.begin() as session:
-            workers.mark_ready(session, worker_id, "a worker of a test", rows)
+            workers.mark_ready(session, worker_id, "a worker of a test", rows, Lane("stub"))
         return worker_id
 
     def claim(

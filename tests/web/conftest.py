@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
+from contract import Contract
+from flask import Flask, Response, request, request_finished
 from flask.testing import FlaskClient
 from visitor import Visitor, token_of
 
@@ -53,9 +54,26 @@ def runtime(settings: Settings) -> Iterator[Runtime]:
     runtime.close()
 
 
+@pytest.fixture(scope="session")
+def contracts() -> list[Contract]:
+    """Holds the contract, once the first application has told it."""
+    return []
+
+
 @pytest.fixture
-def app(runtime: Runtime) -> Flask:
-    return create_app(runtime)
+def app(runtime: Runtime, contracts: list[Contract]) -> Iterator[Flask]:
+    """The application. Whatever it answers in a test must be as its own document says."""
+    app = create_app(runtime)
+    if not contracts:
+        contracts.append(Contract(app.test_client().get("/openapi.json").get_json()))
+    breaches: list[str] = []
+
+    def check(_app: Flask, response: Response) -> None:
+        breaches.extend(contracts[0].breaches(request, response))
+
+    with request_finished.connected_to(check, app):
+        yield app
+    assert breaches == []
 
 
 @pytest.fixture

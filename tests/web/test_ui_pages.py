@@ -125,7 +125,7 @@ def test_names_ids_and_messages_are_shown_as_text(
     ("fields", "told"),
     [
         ({"on_invalid": "perhaps"}, "on_invalid must be"),
-        ({"endpoint": "/v1/embeddings"}, "endpoint must be"),
+        ({"endpoint": "/v1/moderations"}, "endpoint must be"),
         ({"purpose": "other"}, "purpose must be"),
         ({"else": "x"}, "Unknown parameter: else"),
     ],

@@ -20,6 +20,8 @@ PUBLIC = {
     ("GET", "/signin"),
     ("POST", "/signin"),
     ("POST", "/signout"),
+    ("GET", "/openapi.json"),
+    ("GET", "/reference"),
 }
 
 # What a browser signed in to another project gets for what is ours.

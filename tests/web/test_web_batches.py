@@ -272,6 +272,8 @@ def test_a_cancel_may_be_repeated_but_not_after_the_end(
         ended = {"state": "cancelled", "cancelled_at": func.now()}
         session.execute(update(Job).where(Job.id == _uuid(batch)).values(ended))
     assert _error(api.post(path)) == ("state_conflict", "batch_id")
+    again = api.post(path, headers={"x-stainless-retry-count": "1"})
+    assert (again.status_code, again.get_json()["status"]) == (200, "cancelled")
 
 
 def test_faults_are_told_up_to_a_hundred(

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from runner.config import Settings
 from runner.db.session import create_session_factory
@@ -145,6 +147,47 @@ def test_an_unmigrated_database_is_not_ready(runtime: Runtime, client: FlaskClie
     with runtime.transaction() as session:
         session.execute(text("DELETE FROM alembic_version"))
     assert client.get("/readyz").status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("cause", "status", "code"),
+    [
+        (psycopg.errors.AdminShutdown("restart"), 503, "unavailable"),
+        (psycopg.errors.DiskFull("no space"), 507, "storage_full"),
+    ],
+)
+def test_a_request_cut_short_by_an_outage_is_told_to_come_again_though_all_is_well_now(
+    api: FlaskClient, monkeypatch: pytest.MonkeyPatch, cause: Exception, status: int, code: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT secret", None, cause)
+
+    monkeypatch.setattr("runner.services.files.list_files", fail)
+    answer = api.get("/v1/files")
+    assert answer.status_code == status
+    assert 0 < int(answer.headers["Retry-After"]) <= 60
+    error = answer.get_json()["error"]
+    assert (error["type"], error["code"]) == ("server_error", code)
+    assert "secret" not in answer.text
+    assert api.get("/readyz").status_code == 200
+
+
+def test_an_upload_that_would_fill_the_disk_is_refused_before_it_is_read(
+    app: Flask,
+    api: FlaskClient,
+    monkeypatch: pytest.MonkeyPatch,
+    form: Callable[..., dict[str, Any]],
+) -> None:
+    small = ("purpose", "batch"), ("file", "{}", "a.jsonl")
+    large = ("purpose", "batch"), ("file", "x" * 3_000_000, "b.jsonl")
+    monkeypatch.setattr("runner.runtime.free_room", lambda _: 5_000_000)
+    assert api.post("/v1/files", **form(*large)).status_code == 200  # another host's disk
+    monkeypatch.setattr(app, "runtime", replace(app.runtime, keeps_data=True))
+    assert api.post("/v1/files", **form(*small)).status_code == 200
+    refused = api.post("/v1/files", **form(*large))
+    assert refused.status_code == 507
+    assert refused.get_json()["error"]["code"] == "storage_full"
+    assert int(refused.headers["Retry-After"]) > 0
 
 
 def test_a_create_does_not_wait_for_a_broker_that_is_down(

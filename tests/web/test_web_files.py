@@ -290,3 +290,24 @@ def test_a_deleted_file_is_gone(api: FlaskClient, upload: Upload) -> None:
         assert _error(api.get(path), 404)[0] == "not_found"
     _error(api.delete(f"/v1/files/{file['id']}"), 404)
     assert api.get("/v1/files").get_json()["data"] == []
+
+
+def test_an_upload_repeated_with_its_idempotency_key_makes_one_file(
+    api: FlaskClient, other: FlaskClient, form: Form
+) -> None:
+    headers = {"Idempotency-Key": "nightly-1"}
+
+    def send(client: FlaskClient, data: str = '{"custom_id":"a"}\n') -> TestResponse:
+        return client.post("/v1/files", headers=headers, **form(PURPOSE, ("file", data, "a.jsonl")))
+
+    first = send(api).get_json()
+    assert send(api).get_json() == first
+    assert len(api.get("/v1/files").get_json()["data"]) == 1
+    refusal = send(api, "{}\n")
+    assert refusal.status_code == 400
+    error = refusal.get_json()["error"]
+    assert (error["code"], error["param"]) == ("idempotency_key_reused", "Idempotency-Key")
+    assert send(other).get_json()["id"] != first["id"]
+    assert api.get(f"/v1/files/{first['id']}/content").text == '{"custom_id":"a"}\n'
+    api.delete(f"/v1/files/{first['id']}")
+    assert send(api).get_json()["id"] != first["id"]

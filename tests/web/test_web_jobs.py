@@ -9,14 +9,18 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
+from visitor import Visitor
+from wire_lines import chat
 
 from runner.db.models import File, Job, Model, Price, Result, Shard, Usage, WorkItem
 from runner.domain.answers import refusal_line, success_line
 from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, decode, encode, item_id, new_uuid
 from runner.runtime import Runtime
 from runner.services.contents import index_view
+from runner.services.models import NewModel, PriceList, register_model
 
 Make = Callable[..., dict[str, Any]]
+RunBatch = Callable[..., dict[str, Any]]
 
 LINES = 3000
 FAILED = {7, 2048}
@@ -183,6 +187,26 @@ def test_the_report_adds_up(api: FlaskClient, running: str) -> None:
     assert report["device_seconds"] == pytest.approx(2.996)
     assert report["preemptions"] == 2996
     assert report["recomputed_tokens"] == 3 * 2996
+
+
+def test_the_report_tells_the_lane_and_why_it_is_slow(
+    api: FlaskClient,
+    visitor: Visitor,
+    runtime: Runtime,
+    run_batch: RunBatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = "stub:?slow_because=a+test+%3Cwants+it%3E"
+    with runtime.transaction() as session:
+        new = NewModel(name="org/slow", path=path, context_length=1024, manifest={})
+        register_model(session, new, PriceList())
+    batch = run_batch(chat("a", model="org/slow") + b"\n" + chat("b", model="org/slow"))
+    assert batch["request_counts"]["completed"] == 2, batch
+    lanes = api.get(f"/api/jobs/{batch['id']}/report").get_json()["lanes"]
+    assert lanes == [{"name": "stub", "reason": "a test <wants it>", "lines": 2}]
+    page = " ".join(visitor.get(f"/jobs/{batch['id']}").text.split())
+    assert "2 lines in the stub lane, which is slower: a test &lt;wants it&gt;." in page
+    assert "slower stub lane: a test <wants it>" in caplog.text
 
 
 def test_an_ended_job_has_files_of_exact_length(api: FlaskClient, ended: str) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,14 @@ def server(settings: Settings, runtime: Runtime) -> Iterator[Server]:
         "TOKENMILL_MAX_FILE_BYTES": str(256 * MIB),
     }
     command = [sys.executable, "-m", "gunicorn", "web:create_app()"]
-    options = ["--bind", f"127.0.0.1:{port}", "--worker-class", "gthread", "--threads", "4"]
+    options = [
+        "--bind",
+        f"127.0.0.1:{port}",
+        "--worker-class",
+        "web.gunicorn_worker.JsonWorker",
+        "--threads",
+        "4",
+    ]
     root = Path(__file__).parents[2]
     with subprocess.Popen([*command, *options], env=environment, cwd=root) as process:
         try:
@@ -84,6 +91,65 @@ def _wait_until_alive(server: Server) -> None:
         except OSError:
             time.sleep(0.1)
     pytest.fail("The server did not start.")
+
+
+UNREADABLE = {
+    b"no length": (b"GET /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n", 400),
+    b"two lengths": (
+        b"POST /v1/files HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+        400,
+    ),
+    b"no HTTP": (b"What is this?\r\n\r\n", 400),
+    b"an endless address": (b"GET /v1/files?a=" + b"x" * 5_000 + b" HTTP/1.1\r\n\r\n", 414),
+    b"an endless header": (b"GET /v1/files HTTP/1.1\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", 431),
+    b"too many headers": (b"GET /v1/files HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n", 431),
+    b"a NUL in a header": (b"GET /v1/files HTTP/1.1\r\nX: a\0b\r\n\r\n", 400),
+    b"a bad name": (b"GET /v1/files HTTP/1.1\r\n<b>: y\r\n\r\n", 400),
+    b"an unknown coding": (
+        b"POST /v1/files HTTP/1.1\r\nTransfer-Encoding: tar\r\n\r\n",
+        501,
+    ),
+}
+
+
+def _exchange(server: Server, sent: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        with suppress(ConnectionError):  # it answers what it has seen enough of
+            connection.sendall(sent)
+        answer = b""
+        while piece := _receive(connection):
+            answer += piece
+        return answer
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+def test_what_is_not_even_http_is_told_in_json(server: Server) -> None:
+    for name, (sent, status) in UNREADABLE.items():
+        head, _, body = _exchange(server, sent).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status), (name, head)
+        assert b"\r\nContent-Type: application/json\r\n" in head, name
+        error = json.loads(body)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["type"] == ("server_error" if status >= 500 else "invalid_request_error")
+        assert b"<" not in body, name
+    with urlopen(f"{server.url}/livez") as answer:
+        assert answer.status == 200
+
+
+def test_a_body_that_breaks_off_is_the_fault_of_who_sent_it(server: Server, api_key: str) -> None:
+    form = b"Content-Type: multipart/form-data; boundary=x\r\n"
+    broken = b"Transfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\nzz\r\n"
+    key = b"Connection: close\r\nAuthorization: Bearer %b\r\n" % api_key.encode()
+    for path in (b"/v1/batches", b"/v1/files"):
+        answer = _exchange(server, b"POST %b HTTP/1.1\r\n%b" % (path, key + form + broken))
+        assert answer.startswith(b"HTTP/1.1 400 "), answer
+        assert b'"error":' in answer
 
 
 def test_the_official_client_finds_all_it_expects(

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from wire_lines import chat
 
 from runner.db.models import Worker
+from runner.domain.lanes import Lane
 from runner.runtime import Runtime
 from runner.services.workers import NewWorker, mark_ready, register_worker
 
@@ -73,7 +74,7 @@ def test_jobs_lines_and_workers_are_those_of_the_database(
     with runtime.transaction() as session:
         worker_id = register_worker(session, NewWorker("engine", "here", 1))
     with runtime.transaction() as session:
-        mark_ready(session, worker_id, "a worker of a test", 8)
+        mark_ready(session, worker_id, "a worker of a test", 8, Lane("stub"))
     assert sample(api, "tokenmill_jobs", state="completed") == 1
     assert sample(api, "tokenmill_jobs", state="validating") == 1
     assert sample(api, "tokenmill_jobs", state="failed") == 0

@@ -2,16 +2,20 @@
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
+from pydantic import Field, JsonValue
 
 from runner.domain.errors import InvalidRequest
 from runner.domain.ids import FILE_PREFIX, FileId, decode
-from runner.services import jobs
+from runner.domain.lines import ENDPOINTS
+from runner.domain.states import JobState
+from runner.services import files, jobs
 from runner.services.jobs import NewJob
-from web.api.bodies import Body, read_body
+from web.api.bodies import Body, Whole, read_body
+from web.api.idempotency import is_retry, read_idempotency_key
 from web.api.lists import list_object, read_limit
 from web.api.wire import batch_object, read_batch_id
 from web.auth import current_caller
@@ -19,27 +23,48 @@ from web.request_scope import current_session
 
 bp = Blueprint("batches", __name__)
 
-_IDEMPOTENCY_KEY_LETTERS = 255
+# What the services check, told in the document.
+_LIFE: dict[str, JsonValue] = {"minimum": files.SHORTEST_LIFE, "maximum": files.LONGEST_LIFE}
+_PRIORITY: dict[str, JsonValue] = {"minimum": -jobs.MAX_PRIORITY, "maximum": jobs.MAX_PRIORITY}
+_METADATA: dict[str, JsonValue] = {
+    "maxProperties": jobs.METADATA_KEYS,
+    "propertyNames": {"maxLength": jobs.METADATA_KEY_LETTERS},
+    "additionalProperties": {"type": "string", "maxLength": jobs.METADATA_LETTERS},
+}
+_DEFAULTS: dict[str, JsonValue] = {
+    "properties": {
+        "model": {"type": "string"},
+        "messages": {"type": "array"},
+        "stream": {"enum": [False, None]},
+    }
+}
+_ABOUT_PRIORITY = "Ours: lines of a higher priority run first."
+_ABOUT_INVALID = "Ours: whether a bad line fails the batch, or only itself."
+_ABOUT_DEFAULTS = "Ours: fields that lie under the body of every line; the line wins."
 
 
 class OutputExpiry(Body):
     """How long the files of a batch live after they were made."""
 
     anchor: Literal["created_at"]
-    seconds: int
+    seconds: Annotated[Whole, Field(json_schema_extra=_LIFE)]
 
 
 class CreateBatch(Body):
     """The body of a create: the contract's fields, then ours."""
 
-    input_file_id: str
-    endpoint: str
-    completion_window: str
-    metadata: dict[str, str] | None = None
+    input_file_id: Annotated[str, Field(description="The id of a file with purpose batch.")]
+    endpoint: Annotated[str, Field(json_schema_extra={"enum": list(ENDPOINTS)})]
+    completion_window: Annotated[str, Field(json_schema_extra={"enum": list(jobs.WINDOWS)})]
+    metadata: Annotated[dict[str, str] | None, Field(json_schema_extra=_METADATA)] = None
     output_expires_after: OutputExpiry | None = None
-    priority: int = 0
-    on_invalid: str = "fail"
-    defaults: dict[str, Any] | None = None
+    priority: Annotated[Whole, Field(description=_ABOUT_PRIORITY, json_schema_extra=_PRIORITY)] = 0
+    on_invalid: Annotated[
+        str, Field(description=_ABOUT_INVALID, json_schema_extra={"enum": list(jobs.ON_INVALID)})
+    ] = "fail"
+    defaults: Annotated[
+        dict[str, Any] | None, Field(description=_ABOUT_DEFAULTS, json_schema_extra=_DEFAULTS)
+    ] = None
 
 
 @bp.post("/batches")
@@ -72,10 +97,12 @@ def show_batch(batch_id: str) -> ResponseReturnValue:
 
 @bp.post("/batches/<batch_id>/cancel")
 def cancel_batch(batch_id: str) -> ResponseReturnValue:
-    """Stop a batch; its finished lines stay."""
-    job_id = read_batch_id(batch_id)
-    job = jobs.cancel_job(current_session(), current_caller().project_id, job_id)
-    return batch_object(job)
+    """Stop a batch; its finished lines stay. A retry of the call that did so is no error."""
+    job_id, project_id = read_batch_id(batch_id), current_caller().project_id
+    before = jobs.get_job(current_session(), project_id, job_id)
+    if is_retry() and before.state is JobState.CANCELLED:
+        return batch_object(before)
+    return batch_object(jobs.cancel_job(current_session(), project_id, job_id))
 
 
 def _new_job(body: CreateBatch) -> NewJob:
@@ -93,21 +120,19 @@ def _new_job(body: CreateBatch) -> NewJob:
         on_invalid=body.on_invalid,
         output_expires_seconds=None if expiry is None else expiry.seconds,
         defaults=None if body.defaults is None else _json(body.defaults),
-        idempotency_key=_idempotency_key(),
-        is_retry=request.headers.get("x-stainless-retry-count", 0, type=int) > 0,
+        idempotency_key=read_idempotency_key(),
+        is_retry=is_retry(),
     )
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    """The block as it is kept; ``NaN`` and the like stay, for the service to refuse."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _idempotency_key() -> str | None:
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not 1 <= len(key) <= _IDEMPOTENCY_KEY_LETTERS:
+    """The block as it is kept."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # NaN, or a number like 1e400
         raise InvalidRequest(
-            f"An Idempotency-Key has 1 to {_IDEMPOTENCY_KEY_LETTERS} characters.",
-            code="invalid_idempotency_key",
-        )
-    return key
+            "defaults holds a number out of range: numbers are finite.",
+            code="invalid_defaults",
+            param="defaults",
+        ) from None
+    return text.encode()

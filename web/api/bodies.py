@@ -1,14 +1,23 @@
 """JSON bodies: read into a strict model, and every fault told by code and parameter."""
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from flask import request
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from runner.domain.errors import InvalidRequest
 
 Model = TypeVar("Model", bound="Body")
+
+
+def _whole(value: object) -> object:
+    """JSON has one kind of number: 3600.0 is as whole as 3600."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""An integer, also where it is written with a fraction of zero; true and "1" are none."""
 
 
 class Body(BaseModel):

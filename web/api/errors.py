@@ -4,12 +4,15 @@ Under ``/v1`` it is the error envelope of OpenAI's API, elsewhere a problem of R
 """
 
 from http import HTTPStatus
-from typing import Any
+from typing import Literal
 
 from flask import Flask, Response, jsonify, request
 
+from web.api.objects import ErrorEnvelope, Problem
 from web.failures import Failure, failure_of
 from web.request_scope import current_request_id
+
+_Kind = Literal["invalid_request_error", "authentication_error", "server_error"]
 
 
 def register(app: Flask) -> None:
@@ -28,7 +31,8 @@ def _answer(error: Exception) -> Response:
     return response
 
 
-def _envelope(failure: Failure) -> dict[str, Any]:
+def _envelope(failure: Failure) -> ErrorEnvelope:
+    kind: _Kind
     match failure.status:
         case HTTPStatus.UNAUTHORIZED:
             kind = "authentication_error"
@@ -46,7 +50,7 @@ def _envelope(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _problem(failure: Failure) -> dict[str, Any]:
+def _problem(failure: Failure) -> Problem:
     return {
         "type": "about:blank",
         "title": HTTPStatus(failure.status).phrase,

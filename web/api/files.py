@@ -1,10 +1,13 @@
 """``/v1/files``: inputs in, inputs and results out."""
 
+from dataclasses import replace
+
 from flask import Blueprint, request
 from flask.typing import ResponseReturnValue
 
 from runner.services import files
 from runner.services.files import FileFilter
+from web.api.idempotency import read_idempotency_key
 from web.api.lists import list_object, read_ascending, read_limit
 from web.api.wire import deleted_file_object, file_object, read_file_id
 from web.auth import current_caller
@@ -17,11 +20,12 @@ bp = Blueprint("files", __name__)
 
 @bp.post("/files")
 def create_file() -> ResponseReturnValue:
-    """Store an upload while it arrives."""
+    """Store an upload while it arrives, or give the file that an earlier try of it made."""
     max_bytes = current_runtime().settings.max_file_bytes
     form = open_form(max_bytes)
     project_id = current_caller().project_id
-    file = files.create_file(current_session(), project_id, form.begin(), max_bytes)
+    upload = replace(form.begin(), idempotency_key=read_idempotency_key())
+    file = files.create_file(current_session(), project_id, upload, max_bytes)
     form.finish()
     return file_object(file)
 

@@ -5,7 +5,8 @@ from flask.typing import ResponseReturnValue
 
 from runner.services import contents, jobs, reports
 from runner.services.reports import JobReport, Percentiles
-from web.api.wire import CURRENCY, Json, decimal_text, read_batch_id, usage_object
+from web.api.objects import PercentilesObject, ReportObject
+from web.api.wire import CURRENCY, decimal_text, read_batch_id, usage_object
 from web.auth import current_caller
 from web.downloads import send_pieces
 from web.request_scope import current_runtime, current_session
@@ -42,11 +43,11 @@ def _send_view(job_id: str, view: str) -> Response:
     return send_pieces(lines, f"{job_id}_{view}.jsonl", _LINES)
 
 
-def _report_object(job_id: str, report: JobReport) -> Json:
+def _report_object(job_id: str, report: JobReport) -> ReportObject:
     totals = report.job.totals
     return {
         "job_id": job_id,
-        "state": report.job.state.value,
+        "state": report.job.state,
         "model": report.job.model,
         "lines": {
             "total": report.job.total,
@@ -70,11 +71,21 @@ def _report_object(job_id: str, report: JobReport) -> Json:
         "device_seconds": report.device_us / 1e6,
         "preemptions": report.preemptions,
         "recomputed_tokens": report.recomputed_tokens,
+        "lanes": [
+            {"name": use.lane.name, "reason": use.lane.reason or None, "lines": use.lines}
+            for use in report.lanes
+        ],
+        "truncated": {"lines": report.truncated_lines, "tokens": report.truncated_tokens},
     }
 
 
-def _milliseconds(micros: Percentiles) -> Json:
+def _milliseconds(micros: Percentiles) -> PercentilesObject:
     return {
-        name: None if value is None else value / 1000
-        for name, value in (("p50", micros.p50), ("p90", micros.p90), ("p99", micros.p99))
+        "p50": _thousandth(micros.p50),
+        "p90": _thousandth(micros.p90),
+        "p99": _thousandth(micros.p99),
     }
+
+
+def _thousandth(micros: int | None) -> float | None:
+    return None if micros is None else micros / 1000

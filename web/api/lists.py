@@ -1,11 +1,11 @@
 """Cursor lists: reading what a request wants of one, and the shape of the answer."""
 
 import re
-from typing import Any
 
 from flask import request
 
 from runner.domain.errors import InvalidRequest
+from web.api.objects import Item, ListObject
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
@@ -37,7 +37,7 @@ def read_ascending() -> bool:
     return order == "asc"
 
 
-def list_object(items: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
+def list_object(items: list[Item], has_more: bool) -> ListObject[Item]:
     """A page; its last id is the cursor of the next."""
     return {
         "object": "list",

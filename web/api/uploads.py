@@ -1,10 +1,12 @@
 """``/v1/uploads``: large files in parts, as the official client sends them."""
 
 import re
+from typing import Annotated
 from uuid import UUID
 
-from flask import Blueprint, request
+from flask import Blueprint
 from flask.typing import ResponseReturnValue
+from pydantic import Field
 
 from runner.domain.errors import InvalidRequest
 from runner.domain.ids import PART_PREFIX, UPLOAD_PREFIX, UploadId, decode, encode
@@ -12,8 +14,10 @@ from runner.services import uploads
 from runner.services.files import INPUT_PURPOSE
 from runner.services.uploads import MAX_PART_BYTES, NewUpload, PartRecord, UploadRecord
 from web.api.batches import OutputExpiry
-from web.api.bodies import Body, read_body
-from web.api.wire import Json, file_object, read_id, seconds
+from web.api.bodies import Body, Whole, read_body
+from web.api.idempotency import is_retry
+from web.api.objects import PartObject, UploadObject
+from web.api.wire import file_object, read_id, seconds
 from web.auth import current_caller
 from web.multipart import open_multipart, read_only_part
 from web.request_scope import current_runtime, current_session
@@ -26,10 +30,10 @@ _MD5 = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
 class CreateUpload(Body):
     """The body of a create. Any MIME type will do: lines are read as what they are."""
 
-    bytes: int
+    bytes: Annotated[Whole, Field(json_schema_extra={"minimum": 1})]
     filename: str
     mime_type: str
-    purpose: str
+    purpose: Annotated[str, Field(json_schema_extra={"enum": [INPUT_PURPOSE]})]
     expires_after: OutputExpiry | None = None
 
 
@@ -37,7 +41,7 @@ class CompleteUpload(Body):
     """The body of a complete."""
 
     part_ids: list[str]
-    md5: str | None = None
+    md5: Annotated[str | None, Field(json_schema_extra={"pattern": f"^{_MD5.pattern}$"})] = None
 
 
 @bp.post("/uploads")
@@ -71,8 +75,7 @@ def complete_upload(upload_id: str) -> ResponseReturnValue:
     wanted, project_id = _read_upload_id(upload_id), current_caller().project_id
     before = uploads.get_upload(current_session(), project_id, wanted)
     body = read_body(CompleteUpload)
-    is_retry = request.headers.get("x-stainless-retry-count", 0, type=int) > 0
-    if is_retry and before.status == "completed":
+    if is_retry() and before.status == "completed":
         return _upload_object(before)
     if body.md5 is not None and not _MD5.fullmatch(body.md5):
         raise InvalidRequest("md5 must be 32 hexadecimal digits.", param="md5")
@@ -101,7 +104,7 @@ def _read_part_id(text: str) -> UUID:
     return part_id
 
 
-def _upload_object(upload: UploadRecord) -> Json:
+def _upload_object(upload: UploadRecord) -> UploadObject:
     return {
         "id": encode(UPLOAD_PREFIX, upload.id),
         "object": "upload",
@@ -115,7 +118,7 @@ def _upload_object(upload: UploadRecord) -> Json:
     }
 
 
-def _part_object(part: PartRecord) -> Json:
+def _part_object(part: PartRecord) -> PartObject:
     return {
         "id": encode(PART_PREFIX, part.id),
         "object": "upload.part",

@@ -5,7 +5,6 @@ Here, and in the routes beside it, a job is called a batch.
 
 import json
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from runner.domain.errors import NotFound
@@ -15,11 +14,19 @@ from runner.domain.pricing import NANO
 from runner.services.files import FileRecord
 from runner.services.job_records import JobRecord, Totals
 from runner.services.models import ModelRecord
+from web.api.objects import (
+    BatchError,
+    BatchErrors,
+    BatchObject,
+    BatchTimes,
+    DeletedFile,
+    FileObject,
+    ModelObject,
+    UsageObject,
+)
 
 OWNER = "tokenmill"
 CURRENCY = "USD"
-
-Json = dict[str, Any]
 
 
 def read_file_id(text: str, param: str = "file_id") -> FileId:
@@ -40,9 +47,9 @@ def read_id(prefix: str, text: str, what: str, param: str) -> UUID:
     return value
 
 
-def file_object(file: FileRecord) -> Json:
+def file_object(file: FileRecord) -> FileObject:
     """A file, as the contract shows it; ``expires_at`` is left out where it never expires."""
-    shown: Json = {
+    shown: FileObject = {
         "id": encode(FILE_PREFIX, file.id),
         "object": "file",
         "bytes": file.bytes,
@@ -57,12 +64,12 @@ def file_object(file: FileRecord) -> Json:
     return shown
 
 
-def deleted_file_object(file_id: FileId) -> Json:
+def deleted_file_object(file_id: FileId) -> DeletedFile:
     """The answer to a deletion."""
     return {"id": encode(FILE_PREFIX, file_id), "object": "file", "deleted": True}
 
 
-def model_object(model: ModelRecord) -> Json:
+def model_object(model: ModelRecord) -> ModelObject:
     """A model, as the contract shows it."""
     return {
         "id": model.name,
@@ -72,7 +79,7 @@ def model_object(model: ModelRecord) -> Json:
     }
 
 
-def batch_object(job: JobRecord) -> Json:
+def batch_object(job: JobRecord) -> BatchObject:
     """A job, as the contract shows it, then the fields that are ours alone."""
     return {
         "id": encode(JOB_PREFIX, job.id),
@@ -82,7 +89,7 @@ def batch_object(job: JobRecord) -> Json:
         "errors": _errors(job),
         "input_file_id": encode(FILE_PREFIX, job.input_file_id),
         "completion_window": job.completion_window,
-        "status": job.state.value,
+        "status": job.state,
         "output_file_id": _file_id(job.output_file_id),
         "error_file_id": _file_id(job.error_file_id),
         **_times(job),
@@ -105,7 +112,7 @@ def batch_object(job: JobRecord) -> Json:
     }
 
 
-def usage_object(totals: Totals) -> Json:
+def usage_object(totals: Totals) -> UsageObject:
     """Tokens, under the contract's names; ours are counted without reasoning tokens apart."""
     return {
         "input_tokens": totals.prompt_tokens,
@@ -122,7 +129,7 @@ def decimal_text(nano: int) -> str:
     return f"{whole}.{rest:09d}"
 
 
-def _times(job: JobRecord) -> Json:
+def _times(job: JobRecord) -> BatchTimes:
     return {
         "created_at": seconds(job.created_at),
         "in_progress_at": _moment(job.in_progress_at),
@@ -136,7 +143,7 @@ def _times(job: JobRecord) -> Json:
     }
 
 
-def _errors(job: JobRecord) -> Json | None:
+def _errors(job: JobRecord) -> BatchErrors | None:
     """The faults that are shown; when there are more, a last entry tells how many."""
     if not job.fault_count:
         return None
@@ -147,7 +154,7 @@ def _errors(job: JobRecord) -> Json | None:
     return {"object": "list", "data": [_fault(fault) for fault in faults]}
 
 
-def _fault(fault: LineFault) -> Json:
+def _fault(fault: LineFault) -> BatchError:
     return {
         "code": fault.code,
         "line": fault.line,

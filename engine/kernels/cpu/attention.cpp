@@ -227,7 +227,9 @@ class Layer {
             const int64_t query_head = head * group_ + (first + r) % group_;
             T* out = static_cast<T*>(rows_.out) + token * rows_.out_stride +
                      query_head * shape_.value_dim;
-            const float scale = 1.0f / total_[r];
+            float total = total_[r];
+            if (shape_.sinks != nullptr) total += std::exp(shape_.sinks[query_head] - top_[r]);
+            const float scale = 1.0f / total;
             for (int64_t d = 0; d < shape_.value_dim; d += kLanes) {
                 const int64_t group = d / kTileColumns, column = d % kTileColumns;
                 const float* sums =

@@ -30,6 +30,7 @@ struct TmAttentionShape {
     int32_t window;                 // newest keys a query sees, itself included; 0 is all
     float scale;                    // factor on the scores
     float softcap;                  // scores become softcap * tanh(score / softcap); 0 is off
+    const float* sinks;             // [num_heads], scores that take a share and give nothing; or null
 };
 
 // The rows of one layer in one step. A row holds all heads side by side, [heads, dim]; strides are

@@ -4,6 +4,7 @@ from runner.db.models.base import Base
 from runner.db.models.events import AuditEntry, OutboxEvent
 from runner.db.models.files import File, FileChunk, FileIndex
 from runner.db.models.jobs import Job, JobError
+from runner.db.models.profiles import Profile
 from runner.db.models.registry import Model, Price
 from runner.db.models.tenants import ApiKey, Project, WebSession
 from runner.db.models.uploads import Upload, UploadChunk, UploadPart
@@ -22,6 +23,7 @@ __all__ = [
     "Model",
     "OutboxEvent",
     "Price",
+    "Profile",
     "Project",
     "Result",
     "Shard",

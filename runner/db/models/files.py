@@ -8,6 +8,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     func,
+    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import BigInteger
@@ -28,6 +29,13 @@ class File(Base):
         CheckConstraint("bytes >= 0", name="bytes_not_negative"),
         Index("ix_files_project_id_id", "project_id", "id"),
         Index("uq_files_job_id_view", "job_id", "view", unique=True),
+        Index(
+            "uq_files_idempotency",
+            "project_id",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key IS NOT NULL"),
+        ),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=new_uuid)
@@ -36,6 +44,7 @@ class File(Base):
     filename: Mapped[str]
     size: Mapped[int] = mapped_column("bytes", BigInteger)
     sha256: Mapped[bytes | None]
+    idempotency_key: Mapped[str | None]
     job_id: Mapped[UUID | None]
     view: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -48,7 +48,7 @@ class Job(Base):
         ),
         Index(
             "uq_jobs_idempotency",
-            "api_key_id",
+            "project_id",
             "idempotency_key",
             unique=True,
             postgresql_where=text("idempotency_key IS NOT NULL"),

@@ -77,6 +77,8 @@ class Shard(Base):
     epoch: Mapped[int] = mapped_column(server_default="0")
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     suspect: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Workers lost while a suspect's last line had the engine for itself.
+    alone_losses: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     not_before: Mapped[datetime | None]
     worker_id: Mapped[UUID | None]
     lease_expires_at: Mapped[datetime | None]
@@ -138,6 +140,7 @@ class Usage(Base):
     device_us: Mapped[int] = mapped_column(BigInteger)
     preemptions: Mapped[int]
     recomputed_tokens: Mapped[int]
+    truncated_tokens: Mapped[int] = mapped_column(server_default="0")  # cut off the prompt
     billed_nano: Mapped[int] = mapped_column(BigInteger)
     run_cost_nano: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

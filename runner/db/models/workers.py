@@ -40,6 +40,8 @@ class Worker(Base):
     pid: Mapped[int]
     model_id: Mapped[UUID | None] = mapped_column(ForeignKey("models.id"))
     description: Mapped[str] = mapped_column(server_default="")
+    lane: Mapped[str] = mapped_column(server_default="")  # empty until it is ready
+    lane_reason: Mapped[str] = mapped_column(server_default="")
     state: Mapped[str]
     rows: Mapped[int] = mapped_column(server_default="0")  # sequences it runs at once
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())

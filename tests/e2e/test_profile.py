@@ -1,0 +1,60 @@
+"""``tokenmill profile`` on the worker of a real installation."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from installation import Server, chat_line, eventually
+from openai import OpenAI
+
+from runner.model_library import BUILTIN_MODEL
+
+CANARY = "Quetzalcoatl"
+
+
+def profile(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "runner.cli", "profile", *words]
+    command += ["--data-dir", str(server.data_dir), "--json"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_profile_shows_where_the_time_goes_and_nothing_of_the_lines(
+    server: Server, client: OpenAI, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json.gz"
+    none = profile(server, "engine-9", "-o", str(trace))
+    assert (none.returncode, trace.exists()) == (2, False)
+    assert "engine-9" in none.stderr
+
+    def of_an_idle_worker() -> subprocess.CompletedProcess[str] | None:
+        done = profile(server, "-o", str(trace), "--wait", "4")
+        return None if "is starting" in done.stderr else done
+
+    idle = eventually(of_an_idle_worker, 120)
+    assert (idle.returncode, trace.exists()) == (1, False), idle.stderr
+    assert "waiting up to 4 s" in idle.stderr
+    assert "was idle" in idle.stderr
+
+    content = b"".join(
+        chat_line(f"r{n}", BUILTIN_MODEL, f"{CANARY} {n}?", max_tokens=400, temperature=0)
+        for n in range(4)
+    )
+    file = client.files.create(file=content, purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    done = profile(server, "engine-1", "--steps", "4", "-o", str(trace), "--wait", "120")
+    client.batches.cancel(batch.id)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["steps"] == 4
+    assert told["step_ms_p95"] >= told["step_ms_p50"] > 0
+    assert told["tokens_per_step"] >= told["rows_per_step"] >= 1
+    assert sum(told["shares"].values()) > 0.99
+    assert all(told["shares"][part] > 0 for part in ("attention", "matrix products", "sampling"))
+    text = gzip.decompress(trace.read_bytes()).decode()
+    assert json.loads(text)["traceEvents"]
+    for secret in (CANARY, server.key, batch.id):
+        assert secret not in text

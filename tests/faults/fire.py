@@ -1,0 +1,150 @@
+"""Work under fire: jobs of known answers, and what must be true of them after a fault."""
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from installation import Server, chat_line, eventually
+from ledger import check_job
+from openai.types import Batch
+from sqlalchemy import func, select
+
+from runner.db.models import Shard
+from runner.db.session import SessionFactory
+from runner.domain import ids
+from runner.domain.ids import JobId
+from runner.supervisor import UpState, read_up_state
+
+SLOW_STUB = "slow"
+Answers = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer over HTTP."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:  # noqa: ANN401 - JSON is what it is
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Fire:
+    """One installation and jobs of so many lines on it."""
+
+    server: Server
+    lines: int = 160
+
+    def submit(self) -> str:
+        """Start a job; its batch id."""
+        content = b"".join(
+            chat_line(f"r{number}", SLOW_STUB, f"line {number}") for number in range(self.lines)
+        )
+        with self.server.client() as client:
+            file = client.files.create(file=content, purpose="batch")
+            return client.batches.create(
+                input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+            ).id
+
+    def look(self, batch_id: str) -> Batch:
+        with self.server.client() as client:
+            return client.batches.retrieve(batch_id)
+
+    def completed(self, batch_id: str) -> int:
+        counts = self.look(batch_id).request_counts
+        return counts.completed if counts else 0
+
+    def begin(self) -> str:
+        """A job with its first lines done."""
+        batch_id = self.submit()
+        eventually(lambda: self.completed(batch_id) > 0, 60)
+        assert self.look(batch_id).status == "in_progress"
+        return batch_id
+
+    def answers(self, batch_id: str) -> Answers:
+        """What was answered, by custom id, in the order of the file."""
+        file_id = self.look(batch_id).output_file_id
+        assert file_id is not None
+        with self.server.client() as client:
+            rows = map(json.loads, client.files.content(file_id).read().splitlines())
+            return {
+                row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"]
+                for row in rows
+            }
+
+    def finish(self, sessions: SessionFactory, batch_id: str, seconds: float = 90) -> Answers:
+        """Wait for the end and check every invariant; what was answered."""
+        eventually(lambda: self.look(batch_id).status == "completed", seconds)
+        with sessions() as session:
+            check_job(session, job_id_of(batch_id))
+        answers = self.answers(batch_id)
+        assert list(answers) == [f"r{number}" for number in range(self.lines)]
+        return answers
+
+    def get(self, path: str) -> "Reply":
+        """A plain request with the key and without any retry; status 0 where nobody listens."""
+        headers = {"Authorization": f"Bearer {self.server.key}"}
+        request = urllib.request.Request(f"{self.server.url}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return Reply(answer.status, dict(answer.headers), answer.read())
+        except urllib.error.HTTPError as error:
+            return Reply(error.code, dict(error.headers), error.read())
+        except OSError:
+            return Reply(0, {}, b"{}")
+
+    def restarts(self) -> dict[str, int]:
+        """How often each child was started again."""
+        return {name: child.restarts for name, child in self._state().children.items()}
+
+    def child(self, name: str) -> psutil.Process:
+        return psutil.Process(self._state().children[name].pid)
+
+    def service(self, name: str) -> psutil.Process:
+        return psutil.Process(self._state().services[name].pid)
+
+    def _state(self) -> UpState:
+        """What ``tokenmill status`` would say, without a process for each question."""
+        state = read_up_state(self.server.data_dir)
+        assert state is not None
+        return state
+
+
+def job_id_of(batch_id: str) -> JobId:
+    job_id = ids.decode(ids.JOB_PREFIX, batch_id)
+    assert job_id is not None
+    return JobId(job_id)
+
+
+def attempts(sessions: SessionFactory, batch_id: str) -> int:
+    """The most attempts that any shard of a job took."""
+    with sessions() as session:
+        return (
+            session.scalar(
+                select(func.max(Shard.attempt)).where(Shard.job_id == job_id_of(batch_id))
+            )
+            or 0
+        )
+
+
+@contextmanager
+def frozen(process: psutil.Process) -> Iterator[None]:
+    """A server that hangs: it accepts connections by its backlog and answers nothing."""
+    family = [process, *process.children(recursive=True)]
+    for member in family:
+        os.kill(member.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for member in family:
+            os.kill(member.pid, signal.SIGCONT)

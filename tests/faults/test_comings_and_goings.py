@@ -1,0 +1,192 @@
+"""A whole installation is stopped or killed under load, fills its disk, and goes on afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from fire import SLOW_STUB, Fire, attempts
+from installation import Server, eventually, run_cli
+from openai import InternalServerError
+
+from runner.config import load_settings
+from runner.db.session import SessionFactory, create_session_factory
+from runner.embedded import recorded
+from runner.supervisor.port import usable_port
+
+LINES = 120
+SETTINGS = {
+    "TOKENMILL_LEASE_SECONDS": "6",
+    "TOKENMILL_HEARTBEAT_SECONDS": "1",
+    "TOKENMILL_TICK_SECONDS": "1",
+    "TOKENMILL_GRACE_SECONDS": "2",
+}
+
+
+@dataclass
+class House:
+    """An installation that is started again and again, always on the same port."""
+
+    data_dir: Path
+    port: int = field(default_factory=lambda: usable_port("127.0.0.1", 0))
+    process: "subprocess.Popen[str] | None" = None
+    key: str = ""
+    opened: list[SessionFactory] = field(default_factory=list)
+
+    def up(self, **environment: str) -> Fire:
+        """Start it and wait until it is ready."""
+        command = [sys.executable, "-m", "runner.cli", "up", "--port", str(self.port), "--json"]
+        command += ["--data-dir", str(self.data_dir), "--model", SLOW_STUB]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=os.environ | SETTINGS | environment
+        )
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        assert ready, "the installation did not start"
+        if not self.key:
+            self.key = run_cli(self.data_dir, "keys", "create", "--project", "tests")["key"]
+        return Fire(Server(self.data_dir, json.loads(ready)["url"], self.key), LINES)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send the supervisor a signal; its exit status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        status = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+        return status
+
+    def pids(self) -> list[int]:
+        """Every process of the tree."""
+        assert self.process is not None
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        return [process.pid for process in family]
+
+    def sessions(self) -> SessionFactory:
+        """Sessions on its database, whose address outlives a restart."""
+        urls = recorded(load_settings(self.data_dir).data_dir)
+        assert urls is not None
+        self.opened.append(create_session_factory(urls.database_url, pool_size=1))
+        return self.opened[-1]
+
+
+MakeHouse = Callable[[Path], House]
+
+
+@pytest.fixture
+def make_house() -> Iterator[MakeHouse]:
+    """Makes installations with a slow stub; all are gone after the test."""
+    made: list[House] = []
+
+    def make_house(data_dir: Path) -> House:
+        data_dir.mkdir(mode=0o700, exist_ok=True)
+        (data_dir / "models").mkdir()
+        run_cli(data_dir, "models", "add", SLOW_STUB, "stub:?rows=8&step_ms=20")
+        made.append(House(data_dir))
+        return made[-1]
+
+    yield make_house
+    for house in made:
+        for sessions in house.opened:
+            sessions.kw["bind"].dispose()
+        if house.process is not None:
+            house.end(signal.SIGINT)
+        run_cli(house.data_dir, "down", check=False)
+
+
+def test_what_is_stopped_or_killed_under_load_goes_on_where_it_was(
+    tmp_path: Path, make_house: MakeHouse
+) -> None:
+    house = make_house(tmp_path / "data")
+    fire = house.up()
+    batch_id = fire.begin()
+    pids = house.pids()
+    assert house.end(signal.SIGTERM) == 0
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+    fire = house.up()
+    sessions = house.sessions()
+    done = fire.completed(batch_id)
+    eventually(lambda: fire.completed(batch_id) > done)
+    assert attempts(sessions, batch_id) == 1  # what was not done had been given back unharmed
+    assert house.end(signal.SIGKILL) == -signal.SIGKILL
+
+    # At once, on the port that the orphaned web process may still have, and without a broker.
+    fire = house.up(BROKER_URL="redis://127.0.0.1:1/0")
+    fire.finish(sessions, batch_id)
+    fire.finish(sessions, fire.submit())
+    assert attempts(sessions, batch_id) <= 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 320 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=320m,mode=755", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount a small disk, and not in every container")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path, leave: int) -> None:
+    """Write a file that leaves so many bytes of a disk."""
+    free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
+    with (place / "ballast").open("ab") as ballast:
+        os.posix_fallocate(ballast.fileno(), ballast.tell(), max(1, free - leave))
+
+
+def write_log_until_full(data_dir: Path, sessions: SessionFactory) -> None:
+    """Have the database write its log until it cannot; that stops it altogether."""
+    password = (data_dir / "secrets" / "postgres").read_text().strip()
+    host = sessions.kw["bind"].url.query["host"]
+    with psycopg.connect(
+        host=host, user="postgres", password=password, dbname="postgres", autocommit=True
+    ) as connection:
+        write = "pg_logical_emit_message(false, 'test', repeat(md5(random()::text), 30000))"
+        query = f"SELECT {write} FROM generate_series(1, 500)"
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute(query)
+
+
+def test_a_full_disk_refuses_uploads_stops_the_database_and_loses_nothing(
+    small_disk: Path, make_house: MakeHouse
+) -> None:
+    house = make_house(small_disk / "data")
+    fire = house.up()
+    sessions = house.sessions()
+    batch_id = fire.begin()
+    restarts = fire.restarts()
+    fill(small_disk, leave=12 * 1024**2)  # less than the reserve
+    with pytest.raises(InternalServerError) as refusal:
+        fire.submit()
+    assert refusal.value.status_code == 507
+    assert refusal.value.code == "storage_full"
+    assert int(refusal.value.response.headers["Retry-After"]) > 0
+    checks = run_cli(house.data_dir, "doctor", "--port", "0", check=False)
+    (found,) = (check for check in checks if check["name"] == "data directory")
+    assert found["verdict"] == "problem"
+    assert "uploads are refused" in found["detail"]
+
+    fill(small_disk, leave=0)
+    write_log_until_full(house.data_dir, sessions)
+    eventually(lambda: fire.get("/readyz").status == 503)
+    assert fire.get("/v1/batches").json()["error"]["code"] == "unavailable"
+    assert house.process is not None
+    assert house.process.poll() is None
+
+    (small_disk / "ballast").unlink()
+    eventually(lambda: fire.get("/readyz").status == 200)
+    fire.finish(sessions, batch_id)
+    fire.finish(sessions, fire.submit())
+    after = fire.restarts()
+    assert (after["engine-1"], after["web"]) == (restarts["engine-1"], restarts["web"])

@@ -1,0 +1,104 @@
+"""A CPU worker that hears of nothing looks by itself, and one that hears leaves it at that."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from workshop import Workshop
+
+from runner.caretaker import Caretaker
+from runner.db.session import create_session_factory
+from runner.doorbell import Bell, Ring
+from runner.services.closing import close_job
+from runner.services.ingest import run_ingest
+
+PATIENCE = 30.0
+MakeCaretaker = Callable[[Callable[[Ring], None]], Caretaker]
+
+
+def wait_until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def make_caretaker(workshop: Workshop) -> Iterator[MakeCaretaker]:
+    """Makes a caretaker with quick ticks; it is stopped at the end."""
+    settings = workshop.settings.model_copy(update={"tick_seconds": 0.05})
+    alone = create_session_factory(str(settings.database_url), pool_size=1)
+    made: list[Caretaker] = []
+
+    def make_caretaker(answer: Callable[[Ring], None]) -> Caretaker:
+        made.append(Caretaker(settings, workshop.sessions, alone, answer))
+        return made[-1]
+
+    yield make_caretaker
+    for caretaker in made:
+        caretaker.stop(PATIENCE)
+    alone.kw["bind"].dispose()
+
+
+def test_without_any_message_files_are_read_and_jobs_closed(
+    workshop: Workshop, make_caretaker: MakeCaretaker
+) -> None:
+    def answer(ring: Ring) -> None:
+        if ring.bell is Bell.INGEST and ring.job_id:
+            run_ingest(workshop.sessions, workshop.settings, ring.job_id)
+        elif ring.bell is Bell.FINALISE and ring.job_id:
+            with workshop.sessions.begin() as session:
+                close_job(session, ring.job_id)
+
+    job_id = workshop.make_job(5, ingested=False)
+    make_caretaker(answer).start()
+    wait_until(lambda: workshop.job(job_id).state == "in_progress")
+    worker = workshop.make_worker()
+    while held := workshop.claim(worker, shards=5):
+        workshop.run(worker, held)
+    wait_until(lambda: workshop.job(job_id).state == "completed")
+
+
+def test_a_look_that_fails_is_not_the_last(
+    workshop: Workshop, make_caretaker: MakeCaretaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered: list[Ring] = []
+
+    def answer(ring: Ring) -> None:
+        answered.append(ring)
+        raise ValueError("a job that cannot be read")
+
+    workshop.make_job(1, ingested=False)
+    make_caretaker(answer).start()
+    wait_until(lambda: len(answered) >= 2)
+    assert "A look failed" in caplog.text
+
+
+def test_while_messages_come_nothing_is_done_twice(
+    workshop: Workshop, make_caretaker: MakeCaretaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[Ring] = []
+    looks: list[object] = []
+    working, done = threading.Event(), threading.Event()
+
+    def answer(ring: Ring) -> None:
+        answered.append(ring)
+        working.set()
+        assert done.wait(PATIENCE)
+
+    caretaker = make_caretaker(answer)
+    ring = Ring(Bell.INGEST, workshop.make_job(1, ingested=False))
+    # A long message is worked at: there is a broker, though no tick can come through.
+    thread = threading.Thread(target=caretaker.answer, args=(ring,))
+    thread.start()
+    assert working.wait(PATIENCE)
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.caretaker.reconcile", lambda *_: looks.append(ring))
+        caretaker.start()
+        time.sleep(0.5)  # ten ticks
+        assert looks == []
+    done.set()
+    thread.join()
+    wait_until(lambda: len(answered) >= 2)
+    assert answered[1] == ring

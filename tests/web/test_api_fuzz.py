@@ -1,0 +1,152 @@
+"""Requests made from the document, good ones and broken ones, against the whole application.
+
+No request may end in a 500, and each answer is as the document says. Ids are those of real things
+in most requests, so that what lies behind an id is reached, too.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from contract import Contract
+from flask import Flask
+from flask.testing import FlaskClient
+from fuzzing import runs
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode, Response
+from schemathesis.checks import not_a_server_error
+from schemathesis.schemas import APIOperation
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from wire_lines import chat
+
+Form = Callable[..., dict[str, Any]]
+Things = dict[str, list[str]]
+
+SOUND = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+# What a good request may still be refused for: what it names is not there, over, or too large.
+MOSTLY = st.sampled_from((True, True, True, False))
+UNBREAKABLE = {"/livez", "/readyz", "/metrics", "/openapi.json"}  # they read nothing
+EXCUSED = {
+    *("input_file_id", "part_ids", "md5", "bytes", "after"),
+    *("file_id", "batch_id", "job_id", "upload_id", "id", "model", "name"),
+}
+
+
+@pytest.fixture
+def things(
+    api: FlaskClient,
+    api_key: str,
+    form: Form,
+    run_batch: Callable[..., dict[str, Any]],
+    model: str,
+) -> Things:
+    """Ids of real things, by the parameters that name them; some are over, some under way."""
+    ended = run_batch(b"\n".join([chat("a"), chat("b", n=0)]), on_invalid="skip")
+    files = [ended["input_file_id"], ended["output_file_id"], ended["error_file_id"]]
+    more = api.post("/v1/files", **form(("purpose", "batch"), ("file", chat("c"), "c.jsonl")))
+    files.append(more.get_json()["id"])
+    new = {"input_file_id": files[-1], "endpoint": "/v1/chat/completions"}
+    open_batch = api.post("/v1/batches", json={**new, "completion_window": "24h"}).get_json()["id"]
+    upload = {"bytes": 2, "filename": "a", "mime_type": "text/jsonl", "purpose": "batch"}
+    uploads = [api.post("/v1/uploads", json=upload).get_json()["id"] for _ in range(3)]
+    parts = [
+        api.post(f"/v1/uploads/{upload_id}/parts", **form(("data", b"{}", "a"))).get_json()["id"]
+        for upload_id in uploads
+    ]
+    batches = [ended["id"], open_batch]
+    return {
+        "file_id": files,
+        "batch_id": batches,
+        "job_id": batches,
+        "upload_id": uploads,
+        "part_id": parts,
+        "name": [model],
+        "key": [api_key],
+    }
+
+
+@pytest.mark.slow
+def test_no_request_gets_an_answer_that_the_document_does_not_know(
+    app: Flask, contracts: list[Contract], things: Things
+) -> None:
+    for operation in _operations(app):
+        good, broken = (_search(operation, mode, things, contracts[0]) for mode in GenerationMode)
+        assert good[200] + good[206], f"{operation.label} was never reached"
+        assert sum(broken.values()) > 3 or operation.path in UNBREAKABLE, operation.label
+
+
+def _operations(app: Flask) -> Iterator[APIOperation]:
+    schema = schemathesis.openapi.from_wsgi("/openapi.json", app)
+    found = [each.ok() for each in schema.get_all_operations()]
+    yield from sorted(found, key=lambda each: each.method.upper() == "DELETE")  # they come last
+
+
+def _search(
+    operation: APIOperation, mode: GenerationMode, things: Things, contract: Contract
+) -> Counter[int]:
+    """Call one operation with good or with broken requests; returns the statuses it answered."""
+    seen: Counter[int] = Counter()
+    headers = {"Authorization": f"Bearer {things['key'][0]}"}
+
+    @runs(5)
+    @given(operation.as_strategy(generation_mode=mode), st.data())
+    def search(case: Case, data: st.DataObject) -> None:
+        _make_real(case, things, data)
+        response = case.call(headers=headers)
+        case.validate_response(response, checks=SOUND, headers=headers)
+        seen[response.status_code] += 1
+        if mode is GenerationMode.POSITIVE:
+            assert _is_excused(response), response.text
+        elif case.media_type == "application/json" and not _fits(case, contract):
+            assert response.status_code >= 400, (case.body, response.text)
+
+    try:
+        search()
+    except Unsatisfiable:  # nothing about this operation can be wrong
+        assert mode is GenerationMode.NEGATIVE
+    return seen
+
+
+def _fits(case: Case, contract: Contract) -> bool:
+    """Whether the body that is sent is one that the document allows, as far as it is JSON."""
+    if not isinstance(case.body, dict | list | str | int | float | None):
+        return True
+    operation = contract.document["paths"][case.operation.path][case.method.lower()]
+    name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    return not contract.faults(name.rpartition("/")[2], case.body)
+
+
+def _is_excused(response: Response) -> bool:
+    """Whether a good request may get this answer: what it names may not be there, or be over."""
+    if response.status_code < 400 or response.status_code == 416:
+        return True
+    told = response.json()
+    return told.get("error", told)["param"] in EXCUSED
+
+
+def _make_real(case: Case, things: Things, data: st.DataObject) -> None:
+    """Put ids of real things into most requests."""
+    for name in list(case.path_parameters or ()):
+        if data.draw(MOSTLY):
+            case.path_parameters[name] = data.draw(st.sampled_from(things[name]))
+    if not isinstance(case.body, dict) or not data.draw(MOSTLY):
+        return
+    if "input_file_id" in case.body:
+        case.body["input_file_id"] = data.draw(st.sampled_from(things["file_id"]))
+    if "part_ids" in case.body:
+        case.body["part_ids"] = [data.draw(st.sampled_from(things["part_id"]))]

@@ -1,0 +1,303 @@
+"""The objects that answers hold, as types: renderers return them, and the document describes them.
+
+A field that a renderer adds or drops without a word here does not pass the type check.
+"""
+
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, TypeVar
+
+from msgspec import Meta
+
+from runner.domain.states import JobState
+
+Count = Annotated[int, Meta(ge=0)]
+UnixSeconds = Annotated[int, Meta(description="Seconds since 1970, UTC.", ge=0)]
+Amount = Annotated[
+    str,
+    Meta(description="A decimal number, exact to nine places.", pattern=r"^[0-9]+\.[0-9]{9}$"),
+]
+FileIdText = Annotated[str, Meta(pattern="^file-[0-9a-z]{26}$")]
+BatchIdText = Annotated[str, Meta(pattern="^batch_[0-9a-z]{26}$")]
+UploadIdText = Annotated[str, Meta(pattern="^upload_[0-9a-z]{26}$")]
+PartIdText = Annotated[str, Meta(pattern="^part_[0-9a-z]{26}$")]
+Milliseconds = Annotated[float, Meta(ge=0)]
+
+
+class Identified(TypedDict):
+    """Whatever a list may hold."""
+
+    id: str
+
+
+class FileObject(Identified):
+    """An uploaded file, or the output or error file of a batch."""
+
+    object: Literal["file"]
+    bytes: Count
+    created_at: UnixSeconds
+    filename: str
+    purpose: Annotated[str, Meta(extra_json_schema={"enum": ["batch", "batch_output"]})]
+    status: Literal["processed"]
+    status_details: None
+    expires_at: NotRequired[UnixSeconds]
+
+
+class DeletedFile(TypedDict):
+    """What is left of a file that was deleted."""
+
+    id: FileIdText
+    object: Literal["file"]
+    deleted: Literal[True]
+
+
+class ModelObject(Identified):
+    """A model that lines may name."""
+
+    object: Literal["model"]
+    created: UnixSeconds
+    owned_by: str
+
+
+class BatchError(TypedDict):
+    """One fault found in a batch's file; ``line`` counts from 1, null for the file as such."""
+
+    code: str
+    line: Annotated[int, Meta(ge=1)] | None
+    message: str
+    param: str | None
+
+
+class BatchErrors(TypedDict):
+    """The first hundred faults; when there are more, a last entry (``more_errors``) counts them."""
+
+    object: Literal["list"]
+    data: list[BatchError]
+
+
+class RequestCounts(TypedDict):
+    """Lines of a batch: all of them, those that succeeded, those that failed."""
+
+    total: Count
+    completed: Count
+    failed: Count
+
+
+class CachedTokens(TypedDict):
+    """Of the input tokens, those whose work was already done."""
+
+    cached_tokens: Count
+
+
+class ReasoningTokens(TypedDict):
+    """Of the output tokens, those of reasoning; they are not counted apart."""
+
+    reasoning_tokens: Count
+
+
+class UsageObject(TypedDict):
+    """Tokens of all lines that succeeded so far."""
+
+    input_tokens: Count
+    input_tokens_details: CachedTokens
+    output_tokens: Count
+    output_tokens_details: ReasoningTokens
+    total_tokens: Count
+
+
+class CostObject(TypedDict):
+    """What the lines so far cost: by the price list, and by their share of device time."""
+
+    currency: str
+    billed: Amount
+    run: Amount
+
+
+class BatchTimes(TypedDict):
+    """When a batch came into each of its states."""
+
+    created_at: UnixSeconds
+    in_progress_at: UnixSeconds | None
+    expires_at: UnixSeconds
+    finalizing_at: UnixSeconds | None
+    completed_at: UnixSeconds | None
+    failed_at: UnixSeconds | None
+    expired_at: UnixSeconds | None
+    cancelling_at: UnixSeconds | None
+    cancelled_at: UnixSeconds | None
+
+
+class BatchObject(Identified, BatchTimes):
+    """A batch. From ``priority`` on, the fields are Tokenmill's own."""
+
+    object: Literal["batch"]
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: FileIdText
+    completion_window: str
+    status: JobState
+    output_file_id: FileIdText | None
+    error_file_id: FileIdText | None
+    request_counts: RequestCounts
+    usage: UsageObject
+    metadata: dict[str, str] | None
+    priority: int
+    defaults: dict[str, Any] | None
+    phase: Annotated[str, Meta(description="Where the batch stands, finer than its status.")]
+    phase_reason: str | None
+    cost: CostObject
+
+
+class UploadObject(Identified):
+    """A file that comes in parts; ``file`` is set once it is completed."""
+
+    object: Literal["upload"]
+    bytes: Count
+    created_at: UnixSeconds
+    filename: str
+    purpose: Annotated[str, Meta(extra_json_schema={"enum": ["batch"]})]
+    status: Annotated[
+        str, Meta(extra_json_schema={"enum": ["pending", "completed", "cancelled", "expired"]})
+    ]
+    expires_at: UnixSeconds
+    file: FileObject | None
+
+
+class PartObject(TypedDict):
+    """One part of an upload."""
+
+    id: PartIdText
+    object: Literal["upload.part"]
+    created_at: UnixSeconds
+    upload_id: UploadIdText
+
+
+Item = TypeVar("Item", bound=Identified)
+
+
+class ListObject(TypedDict, Generic[Item]):
+    """One page; ``last_id`` is the ``after`` of the next."""
+
+    object: Literal["list"]
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileList(ListObject[FileObject]):
+    """One page of files; ``last_id`` is the ``after`` of the next."""
+
+
+class BatchList(ListObject[BatchObject]):
+    """One page of batches, newest first; ``last_id`` is the ``after`` of the next."""
+
+
+class ModelList(TypedDict):
+    """All models, in one page."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class LineCounts(TypedDict):
+    """Lines of a job: all, succeeded, failed, and billed."""
+
+    total: Count
+    succeeded: Count
+    failed: Count
+    billed: Count
+
+
+class ExactCost(CostObject):
+    """The cost, also in integer nano-units."""
+
+    billed_nano: Count
+    run_nano: Count
+
+
+class PercentilesObject(TypedDict):
+    """Milliseconds; null where no line has finished."""
+
+    p50: Milliseconds | None
+    p90: Milliseconds | None
+    p99: Milliseconds | None
+
+
+class LatencyObject(TypedDict):
+    """How long lines waited, until their first token, and in all."""
+
+    queue: PercentilesObject
+    first_token: PercentilesObject
+    total: PercentilesObject
+
+
+class LaneObject(TypedDict):
+    """How the engine ran some of a job's lines, and why not in its faster lane."""
+
+    name: str
+    reason: str | None
+    lines: Count
+
+
+class TruncatedObject(TypedDict):
+    """Prompts that were shortened, and the tokens they lost."""
+
+    lines: Count
+    tokens: Count
+
+
+class ReportObject(TypedDict):
+    """The true account of a job, also while it runs."""
+
+    job_id: BatchIdText
+    state: JobState
+    model: str | None
+    lines: LineCounts
+    usage: UsageObject
+    cost: ExactCost
+    latency_ms: LatencyObject
+    device_seconds: Annotated[float, Meta(ge=0)]
+    preemptions: Count
+    recomputed_tokens: Count
+    lanes: list[LaneObject]
+    truncated: TruncatedObject
+
+
+class Health(TypedDict):
+    """The process is well."""
+
+    status: Literal["ok"]
+
+
+class Unready(TypedDict):
+    """The process lives but cannot serve."""
+
+    status: Literal["unavailable"]
+    problems: list[str]
+
+
+class ErrorDetail(TypedDict):
+    """What went wrong, where, and what to do."""
+
+    message: str
+    type: Literal["invalid_request_error", "authentication_error", "server_error"]
+    param: Annotated[str, Meta(description="The parameter at fault.")] | None
+    code: Annotated[str, Meta(description="Stable; see the table of codes.")]
+
+
+class ErrorEnvelope(TypedDict):
+    """Every error under ``/v1``."""
+
+    error: ErrorDetail
+
+
+class Problem(TypedDict):
+    """Every error elsewhere: a problem of RFC 9457."""
+
+    type: Literal["about:blank"]
+    title: str
+    status: Annotated[int, Meta(ge=400, le=599)]
+    detail: str
+    code: str
+    param: str | None
+    request_id: str

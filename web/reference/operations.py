@@ -1,0 +1,88 @@
+"""Every route of the API: what it takes and what it answers. A new route is one more entry.
+
+Words come from the docstrings of the views, types are those that parse and render.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from web.api import objects
+from web.api.batches import CreateBatch
+from web.api.bodies import Body
+from web.api.uploads import CompleteUpload, CreateUpload
+from web.reference.parameters import (
+    AFTER,
+    CONTENT_FORM,
+    FILE_FORM,
+    IDEMPOTENCY_KEY,
+    ORDER,
+    PURPOSE,
+    RANGE,
+    RETRY_COUNT,
+    UP_TO_100,
+    UP_TO_10000,
+)
+
+Schema = dict[str, Any]
+
+BYTES, LINES, FIGURES = "application/octet-stream", "application/x-ndjson", "text/plain"
+DOCUMENT = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One route with one method.
+
+    Attributes:
+        answer: what a 200 holds: a type of ``web.api.objects``, or a media type.
+        body: what the request carries: a model, or the schema of a form.
+        parameters: of the query and the headers; those of the path are known from the route.
+        statuses: beside those that all such routes have.
+    """
+
+    answer: type | str
+    body: type[Body] | Schema | None = None
+    parameters: tuple[Schema, ...] = ()
+    statuses: tuple[int, ...] = ()
+
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("POST", "/v1/files"): Operation(
+        objects.FileObject, FILE_FORM, (IDEMPOTENCY_KEY,), statuses=(413,)
+    ),
+    ("GET", "/v1/files"): Operation(
+        objects.FileList, parameters=(PURPOSE, AFTER, UP_TO_10000, ORDER), statuses=(404,)
+    ),
+    ("GET", "/v1/files/<file_id>"): Operation(objects.FileObject),
+    ("DELETE", "/v1/files/<file_id>"): Operation(objects.DeletedFile),
+    ("GET", "/v1/files/<file_id>/content"): Operation(
+        BYTES, parameters=(RANGE,), statuses=(206, 416)
+    ),
+    ("POST", "/v1/uploads"): Operation(objects.UploadObject, CreateUpload, statuses=(413,)),
+    ("POST", "/v1/uploads/<upload_id>/parts"): Operation(
+        objects.PartObject, CONTENT_FORM, statuses=(413,)
+    ),
+    ("POST", "/v1/uploads/<upload_id>/complete"): Operation(
+        objects.UploadObject, CompleteUpload, (RETRY_COUNT,), statuses=(413,)
+    ),
+    ("POST", "/v1/uploads/<upload_id>/cancel"): Operation(objects.UploadObject),
+    ("POST", "/v1/batches"): Operation(
+        objects.BatchObject, CreateBatch, (IDEMPOTENCY_KEY, RETRY_COUNT), statuses=(413,)
+    ),
+    ("GET", "/v1/batches"): Operation(
+        objects.BatchList, parameters=(AFTER, UP_TO_100), statuses=(404,)
+    ),
+    ("GET", "/v1/batches/<batch_id>"): Operation(objects.BatchObject, statuses=(304,)),
+    ("POST", "/v1/batches/<batch_id>/cancel"): Operation(
+        objects.BatchObject, parameters=(RETRY_COUNT,)
+    ),
+    ("GET", "/v1/models"): Operation(objects.ModelList),
+    ("GET", "/v1/models/<path:name>"): Operation(objects.ModelObject),
+    ("GET", "/api/jobs/<job_id>/report"): Operation(objects.ReportObject),
+    ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
+    ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),
+    ("GET", "/livez"): Operation(objects.Health),
+    ("GET", "/readyz"): Operation(objects.Health, statuses=(503,)),
+    ("GET", "/metrics"): Operation(FIGURES, statuses=(404,)),
+    ("GET", "/openapi.json"): Operation(DOCUMENT),
+}
