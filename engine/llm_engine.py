@@ -17,10 +17,12 @@ from engine.errors import (
 )
 from engine.lanes import open_lane
 from engine.logit_edits import LogitEdits
+from engine.model_runner import StepResult
 from engine.models import load_model
 from engine.models.folder import read_pooling
 from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOutput
 from engine.pooling import PooledStates, PoolingParams
+from engine.profile import StepProfile
 from engine.request import Request
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
@@ -67,6 +69,7 @@ class LLMEngine:
             f"KV: {num_blocks} blocks of {config.block_size} tokens"
         )
         self._runner = lane.runner
+        self._profile = StepProfile()
         self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
         self._scheduler = Scheduler(config, self._blocks, lane.whole_prompts)
         self._requests: dict[str, Request] = {}
@@ -136,7 +139,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one scheduler step; returns the requests that ended in it."""
         started_us = _now_us()
-        plan = self._scheduler.schedule(started_us)
+        with self._profile.part("scheduling"):
+            plan = self._scheduler.schedule(started_us)
         ended = self._run(plan) if plan.requests else []
         if plan.stuck is not None:
             ended.append((plan.stuck, FinishReason.ERROR, self._never_fits(plan.stuck)))
@@ -171,6 +175,11 @@ class LLMEngine:
             last_step_us=self._last_step_us,
             busy_us=self._busy_us,
         )
+
+    def profile(self) -> dict[str, float]:
+        """Seconds of all steps so far by part; what is left of the whole is Python elsewhere."""
+        seconds = self._runner.seconds() | self._profile.seconds()
+        return seconds | {"other": self._busy_us / 1e6 - sum(seconds.values())}
 
     def check_integrity(self) -> None:
         """Assert that no block, request or count is lost; for tests and idle moments."""
@@ -216,6 +225,13 @@ class LLMEngine:
         """Run the plan on the device and take its tokens in; returns who ended and why."""
         with stretch(f"run {sum(plan.num_tokens)} tokens {len(plan.requests)} rows"):
             result = self._runner.run(plan.requests, plan.num_tokens)
+        with self._profile.part("outputs"):
+            return self._take_in(plan, result)
+
+    def _take_in(
+        self, plan: StepPlan, result: StepResult
+    ) -> list[tuple[Request, FinishReason, EngineError | None]]:
+        """Append the step's tokens to their requests; returns who ended and why."""
         now_us = _now_us()
         ended: list[tuple[Request, FinishReason, EngineError | None]] = []
         for index, (request, num_tokens) in enumerate(
