@@ -9,7 +9,7 @@ WORKLOAD ?= bench/workloads/mixed-16.jsonl
 EXAMPLES ?= 500
 TEST_PROCESSES ?= 2
 
-.PHONY: help install demo test check bench bench-peers fuzz clean
+.PHONY: help install demo test check bench bench-peers fuzz sanitize clean
 
 help:  ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,10 @@ fuzz: $(STAMP)  ## Search longer for requests, calls and lines that break the AP
 
 bench-peers: $(STAMP)  ## Tokenmill beside vLLM, OpenVINO and static batches (MODEL_FOLDER=; about an hour)
 	$(BIN)/python bench/compare.py --model $(MODEL_FOLDER)
+
+sanitize: $(STAMP)  ## Run the C++ kernels' tests under address and undefined-behaviour sanitizers
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python scripts/sanitize.py
 
 clean:  ## Remove the environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.errors import InvalidParams
 from engine.kv_cache import pool_blocks, pool_bytes
 from engine.model_runner import ModelRunner, Runner
-from engine.models import LoadedModel, PaddedModel
+from engine.models import FusedModel, LoadedModel, PaddedModel
 from engine.models.cache_rows import cache_bytes
 from engine.padded_runner import FREE_PADDING, MAX_PADDING, PaddedRunner
 
@@ -47,7 +47,9 @@ class Lane:
     whole_prompts: bool
 
 
-def open_lane(model: LoadedModel | PaddedModel, config: EngineConfig, num_token_ids: int) -> Lane:
+def open_lane(
+    model: LoadedModel | FusedModel | PaddedModel, config: EngineConfig, num_token_ids: int
+) -> Lane:
     """Size the pool and make ready to run; `num_token_ids` ids from 0 may be sampled.
 
     Raises:

@@ -20,10 +20,12 @@ from engine.errors import (
 from engine.lanes import open_lane
 from engine.limits import Limits
 from engine.logit_edits import LogitEdits
+from engine.model_runner import StepResult
 from engine.models import load_model
 from engine.models.folder import read_pooling
 from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOutput
 from engine.pooling import PooledStates, PoolingParams
+from engine.profile import StepProfile
 from engine.request import Request
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
@@ -76,6 +78,7 @@ class LLMEngine:
             f"KV: {num_blocks} blocks of {config.block_size} tokens"
         )
         self._runner = lane.runner
+        self._profile = StepProfile()
         self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
         self._scheduler = Scheduler(config, self._blocks, lane.whole_prompts)
         self._requests: dict[str, Request] = {}
@@ -166,7 +169,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one scheduler step; returns the requests that ended in it."""
         started_us = _now_us()
-        plan = self._scheduler.schedule(started_us)
+        with self._profile.part("scheduling"):
+            plan = self._scheduler.schedule(started_us)
         ended = self._run(plan) if plan.requests else []
         if plan.stuck is not None:
             ended.append((plan.stuck, FinishReason.ERROR, self._never_fits(plan.stuck)))
@@ -208,6 +212,11 @@ class LLMEngine:
             host_us=self._host_us,
         )
 
+    def profile(self) -> dict[str, float]:
+        """Seconds of all steps so far by part; what is left of the whole is Python elsewhere."""
+        seconds = self._runner.seconds() | self._profile.seconds()
+        return seconds | {"other": self._busy_us / 1e6 - sum(seconds.values())}
+
     def check_integrity(self) -> None:
         """Assert that no block, request or count is lost; for tests and idle moments."""
         self._scheduler.check_integrity()
@@ -225,8 +234,15 @@ class LLMEngine:
         started_us = _now_us()
         with stretch(f"run {sum(plan.num_tokens)} tokens {len(plan.requests)} rows"):
             result = self._runner.run(plan.requests, plan.num_tokens)
+        self._runner_us = _now_us() - started_us
+        with self._profile.part("outputs"):
+            return self._take_in(plan, result)
+
+    def _take_in(
+        self, plan: StepPlan, result: StepResult
+    ) -> list[tuple[Request, FinishReason, EngineError | None]]:
+        """Append the step's tokens to their requests; returns who ended and why."""
         now_us = _now_us()
-        self._runner_us = now_us - started_us
         ended: list[tuple[Request, FinishReason, EngineError | None]] = []
         for index, (request, num_tokens) in enumerate(
             zip(plan.requests, plan.num_tokens, strict=True)

@@ -13,9 +13,10 @@ import torch
 from engine.attention import AttentionBackend
 from engine.attention.backend import BatchLayout
 from engine.logits import edit_logits, read_logprobs
-from engine.models import LoadedModel
+from engine.models import FusedModel, LoadedModel
 from engine.pooler import Chunk, pool_chunks
 from engine.pooling import Vector
+from engine.profile import StepProfile
 from engine.request import Request
 from engine.sampler import sample
 from engine.token_logprobs import TokenLogprobs
@@ -50,15 +51,30 @@ class Runner(Protocol):
         """Drop what is kept for a request that has ended."""
         ...
 
+    def seconds(self) -> dict[str, float]:
+        """Seconds by part of all steps so far, as far as they are told apart."""
+        ...
+
 
 class ModelRunner:
     """Runs steps of one model over one KV pool."""
 
-    def __init__(self, model: LoadedModel, attention: AttentionBackend, num_token_ids: int) -> None:
+    def __init__(
+        self, model: LoadedModel | FusedModel, attention: AttentionBackend, num_token_ids: int
+    ) -> None:
         self._model = model
         self._attention = attention
         # Logits may be padded beyond the tokenizer's last id; those must never be sampled.
         self._num_token_ids = num_token_ids
+        self._profile = StepProfile()
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by part so far; the forward by its own parts where the model knows them."""
+        seconds = self._profile.seconds()
+        known = self._model.seconds()
+        if known:
+            seconds["inputs"] = seconds.pop("forward", 0.0) - sum(known.values())
+        return known | seconds
 
     @torch.inference_mode()
     def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
@@ -70,13 +86,16 @@ class ModelRunner:
         order = sorted(range(len(requests)), key=lambda i: _row_order(requests[i], num_tokens[i]))
         rows = [(requests[i], num_tokens[i]) for i in order]
         generating = [row for row, (request, _) in enumerate(rows) if request.pooled is None]
-        hidden, logits = self._forward(rows, generating)
+        with self._profile.part("forward"):
+            hidden, logits = self._forward(rows, generating)
         states = {} if hidden is None else _pool(hidden, rows)
         finite = {row: bool(np.isfinite(vector).all()) for row, vector in states.items()}
         token_ids: dict[int, int | None] = {}
         logprobs: dict[int, TokenLogprobs | None] = {}
         if generating:
-            drawn = draw_step(logits[:, : self._num_token_ids], [rows[row] for row in generating])
+            with self._profile.part("sampling"):
+                taken = logits[:, : self._num_token_ids]
+                drawn = draw_step(taken, [rows[row] for row in generating])
             token_ids = dict(zip(generating, drawn.token_ids, strict=True))
             finite.update(zip(generating, drawn.finite, strict=True))
             logprobs = dict(zip(generating, drawn.logprobs, strict=True))

@@ -68,6 +68,10 @@ class PaddedRunner:
         rows = list(zip(requests, num_tokens, strict=True))
         return draw_step(stacked[:, : self._num_token_ids], rows)
 
+    def seconds(self) -> dict[str, float]:
+        """Nothing: transformers' own forward isn't told apart here."""
+        return {}
+
     def forget(self, request: Request) -> None:
         """Drop the states whose requests have all ended; the next step drops single rows."""
         ended = RequestStatus.FINISHED

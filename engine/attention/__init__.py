@@ -3,7 +3,9 @@
 import torch
 
 from engine.attention.backend import AttentionBackend, LayerShape
+from engine.attention.cpu import DTYPES, CpuAttention
 from engine.attention.reference import ReferenceAttention
+from engine.kernels import KernelsUnavailable, load_kernels
 
 __all__ = ["AttentionBackend", "open_attention"]
 
@@ -17,4 +19,11 @@ def open_attention(
         from engine.attention.triton import TritonAttention
 
         return TritonAttention(shapes, block_size, device, dtype)
-    return ReferenceAttention(shapes, block_size, device, dtype)
+    reference = ReferenceAttention(shapes, block_size, device, dtype)
+    if device.type != "cpu" or dtype not in DTYPES:
+        return reference
+    try:
+        return CpuAttention(load_kernels(), shapes, block_size, dtype)
+    except KernelsUnavailable as error:
+        reference.name = f"torch reference ({error})"
+        return reference

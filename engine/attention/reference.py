@@ -50,8 +50,6 @@ class _Prefill:
 class ReferenceAttention:
     """The plain torch backend; see AttentionBackend for the contract."""
 
-    name = "torch reference"
-
     def __init__(
         self,
         shapes: list[LayerShape],
@@ -59,6 +57,7 @@ class ReferenceAttention:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
+        self.name = "torch reference"
         self._shapes = shapes
         self._block_size = block_size
         self._device = device

@@ -1,5 +1,6 @@
 """Model loading: transformers' own code, in the fastest lane that a probe trusts it in."""
 
+import logging
 from contextlib import nullcontext
 from typing import Any
 
@@ -7,19 +8,23 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import EngineError, NotPaged, UnsupportedModel
+from engine.models.fused import FusedModel
 from engine.models.hf import LoadedModel, load_from_folder, page_attention
+from engine.models.llama import NotFusable
 from engine.models.padded import PaddedModel
 from engine.models.padded_probe import probe_padded_model
 from engine.models.precision import fits_in_float32, in_float32
-from engine.models.probe import probe_model
+from engine.models.probe import plain_answers, probe_model
 
-__all__ = ["LoadedModel", "PaddedModel", "load_model"]
+__all__ = ["FusedModel", "LoadedModel", "PaddedModel", "load_model"]
+
+logger = logging.getLogger(__name__)
 
 MAX_TOLD = 200
 """Letters of a foreign error that go into a reason, which people read in a report."""
 
 
-def load_model(config: EngineConfig) -> LoadedModel | PaddedModel:
+def load_model(config: EngineConfig) -> LoadedModel | FusedModel | PaddedModel:
     """Load the model folder and prove that it computes what the plain model does.
 
     With our attention where that can be done, else with transformers' own (the padded lane).
@@ -31,7 +36,7 @@ def load_model(config: EngineConfig) -> LoadedModel | PaddedModel:
     try:
         network, max_model_len = load_from_folder(config)
         try:
-            return _paged(network, max_model_len, config.block_size)
+            return _fused(_paged(network, max_model_len, config.block_size), config)
         except NotPaged as error:
             model = PaddedModel(network, max_model_len, error.message)
         with in_float32(network) if fits_in_float32(network) else nullcontext():
@@ -44,6 +49,24 @@ def load_model(config: EngineConfig) -> LoadedModel | PaddedModel:
             f"transformers can't load or run the model in {config.model}: {error}"
         ) from error
     return model
+
+
+def _fused(model: LoadedModel, config: EngineConfig) -> LoadedModel | FusedModel:
+    """The model with fused layers if it has their shape and they prove right, else as it is."""
+    answers = plain_answers(model, config.block_size)
+    try:
+        fused = FusedModel(model)
+    except NotFusable as reason:
+        logger.info("%s runs without fused layers: %s.", model.name, reason)
+        return model
+    try:
+        probe_model(fused, config.block_size, answers)
+        return fused
+    except NotPaged as error:
+        logger.warning("%s runs without fused layers: %s.", model.name, error.message)
+    # Its weights went into the fused layers.
+    network, _ = load_from_folder(config)
+    return page_attention(network, model.max_model_len)
 
 
 def _paged(
@@ -76,9 +99,10 @@ def _paged(
 def _probe_paged(model: LoadedModel, network: torch.nn.Module, block_size: int) -> None:
     """Probe the model as it will run, and once more in float32 if rounding may be to blame."""
     try:
-        probe_model(model, block_size)
+        probe_model(model, block_size, plain_answers(model, block_size))
     except NotPaged:
         if model.dtype is torch.float32 or not fits_in_float32(network):
             raise
         with in_float32(network):
-            probe_model(LoadedModel(network, model.max_model_len), block_size)
+            exact = LoadedModel(network, model.max_model_len)
+            probe_model(exact, block_size, plain_answers(exact, block_size))

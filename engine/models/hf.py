@@ -27,6 +27,7 @@ class LoadedModel:
 
     Attributes:
         shapes: the KV cache of each attention layer.
+        options: what each attention layer asks for.
         vocab_size: rows of the embedding; every token id must be below.
         max_model_len: longest sequence in tokens.
         hidden_size: length of the states after the final norm; None where they can't be had.
@@ -42,8 +43,17 @@ class LoadedModel:
         self.device = weight.device
         self.dtype = weight.dtype
         self.name = type(network).__name__
-        self.shapes = self._record_shapes()
+        self.shapes, self.options = self._record_layers()
         self._backbone, self.hidden_size = self._find_backbone()
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """Transformers' own module, for one who takes its weights."""
+        return self._network
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by part of the forward, as far as it knows: nothing."""
+        return {}
 
     def logits(
         self,
@@ -109,8 +119,8 @@ class LoadedModel:
         return logits
 
     @torch.inference_mode()
-    def _record_shapes(self) -> list[LayerShape]:
-        """Learn the cache's shape from the attention calls of one token, not from config names."""
+    def _record_layers(self) -> tuple[list[LayerShape], list[AttentionOptions]]:
+        """Learn about the layers from the attention calls of one token, not from config names."""
         recorder = _ShapeRecorder()
         first = torch.zeros(1, dtype=torch.long, device=self.device)
         self.logits(first, first, first, recorder)
@@ -118,7 +128,8 @@ class LoadedModel:
         if not layers or layers != list(range(len(layers))):
             raise NotPaged(f"{self.name} keeps state outside attention layers")
         self._check_layer_types(recorder)
-        return [recorder.shapes[layer] for layer in layers]
+        shapes = [recorder.shapes[layer] for layer in layers]
+        return shapes, [recorder.options[layer] for layer in layers]
 
     @torch.inference_mode()
     def _find_backbone(self) -> tuple[torch.nn.Module, int | None]:
@@ -143,7 +154,7 @@ class LoadedModel:
         """
         layer_types = getattr(self._network.config, "layer_types", None) or []
         for layer, kind in enumerate(layer_types):
-            is_windowed = kind == "sliding_attention" and recorder.windows.get(layer) is not None
+            is_windowed = kind == "sliding_attention" and recorder.has_window(layer)
             if kind != "full_attention" and not is_windowed:
                 raise NotPaged(f"{self.name} has layers of type {kind}")
 
@@ -286,7 +297,11 @@ class _ShapeRecorder:
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
-        self.windows: dict[int, int | None] = {}
+        self.options: dict[int, AttentionOptions] = {}
+
+    def has_window(self, layer: int) -> bool:
+        options = self.options.get(layer)
+        return options is not None and options.window is not None
 
     def attend(
         self,
@@ -298,7 +313,7 @@ class _ShapeRecorder:
     ) -> torch.Tensor:
         _, kv_heads, value_dim = value.shape
         self.shapes[layer] = LayerShape(kv_heads, key.shape[-1], value_dim)
-        self.windows[layer] = options.window
+        self.options[layer] = options
         return value.repeat_interleave(query.shape[1] // kv_heads, dim=1)
 
     def block_bytes(self) -> int:

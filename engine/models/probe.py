@@ -11,6 +11,7 @@ import torch
 from engine.attention import AttentionBackend, open_attention
 from engine.attention.backend import BatchLayout
 from engine.errors import NotPaged
+from engine.models.fused import FusedModel
 from engine.models.hf import LoadedModel
 
 TOLERANCE = {torch.float32: 3e-4, torch.bfloat16: 5e-2}
@@ -27,8 +28,17 @@ class _Prompt:
 
 
 @torch.inference_mode()
-def probe_model(model: LoadedModel, block_size: int) -> None:
-    """Compare the paged path with the plain model.
+def plain_answers(model: LoadedModel, block_size: int) -> list[torch.Tensor]:
+    """The plain model's logits of each probe prompt: [tokens, vocab]."""
+    first, second, _ = _prompts(model, block_size)
+    return [model.plain_logits(prompt.token_ids) for prompt in (first, second)]
+
+
+@torch.inference_mode()
+def probe_model(
+    model: LoadedModel | FusedModel, block_size: int, answers: list[torch.Tensor]
+) -> None:
+    """Compare the paged path with the plain model's `plain_answers`.
 
     Raises:
         NotPaged: their logits differ.
@@ -36,8 +46,7 @@ def probe_model(model: LoadedModel, block_size: int) -> None:
     first, second, num_blocks = _prompts(model, block_size)
     attention = open_attention(model.shapes, block_size, model.device, model.dtype)
     attention.allocate(num_blocks)
-    for prompt in (first, second):
-        plain = model.plain_logits(prompt.token_ids)
+    for prompt, plain in zip((first, second), answers, strict=True):
         limit = TOLERANCE[model.dtype] * plain.abs().max()
         done = 0
         for step, chunk in enumerate(prompt.chunks):
@@ -53,7 +62,7 @@ def probe_model(model: LoadedModel, block_size: int) -> None:
                     )
 
 
-def _prompts(model: LoadedModel, block_size: int) -> tuple[_Prompt, _Prompt, int]:
+def _prompts(model: LoadedModel | FusedModel, block_size: int) -> tuple[_Prompt, _Prompt, int]:
     """Two prompts over interleaved blocks, the first one longer than a block where it may be."""
     length = min(block_size + 3, 40, model.max_model_len)
     num_blocks = -(-length // block_size)
@@ -67,7 +76,10 @@ def _prompts(model: LoadedModel, block_size: int) -> tuple[_Prompt, _Prompt, int
 
 
 def _run_step(
-    model: LoadedModel, attention: AttentionBackend, prompts: list[_Prompt], step: int
+    model: LoadedModel | FusedModel,
+    attention: AttentionBackend,
+    prompts: list[_Prompt],
+    step: int,
 ) -> dict[int, torch.Tensor]:
     """Logits after each prompt's chunk of this step, keyed by the prompt's first block."""
     parts = [(sum(p.chunks[:step]), p.chunks[step], p) for p in prompts if p.chunks[step]]

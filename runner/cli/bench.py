@@ -29,6 +29,7 @@ def engine(
         Path, typer.Option(exists=True, dir_okay=False, help="Lines of token ids and max_tokens.")
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write the generated ids.")] = None,
+    profile: Annotated[bool, typer.Option(help="Tell where the time of the steps went.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,7 +39,8 @@ def engine(
     """
     with failing_clearly():
         folder = find_folder(load_settings(data_dir), model)
-    command = [sys.executable, "-m", _ENGINE_BENCH, str(folder), str(workload), str(out or "")]
+    places = [str(folder), str(workload), str(out or "")]
+    command = [sys.executable, "-m", _ENGINE_BENCH, *places, "profile" if profile else ""]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise typer.Exit(ExitCode.FAILURES)
@@ -47,4 +49,9 @@ def engine(
         print_json(summary)
         return
     stats = summary.pop("stats")
+    parts = summary.pop("profile", {})
     print_table(("figure", "value"), [*summary.items(), *stats.items()])
+    if parts:
+        whole = sum(parts.values())
+        rows = [(part, spent, f"{100 * spent / whole:.1f} %") for part, spent in parts.items()]
+        print_table(("part of the steps", "seconds", "share"), rows)

@@ -1,5 +1,6 @@
 """Identifiers: UUIDs ordered by time inside, short prefixed texts outside."""
 
+import hashlib
 from datetime import datetime
 from typing import NewType
 from uuid import UUID
@@ -25,6 +26,7 @@ API_KEY_PREFIX = "key_"
 FILE_PREFIX = "file-"
 JOB_PREFIX = "batch_"
 ITEM_PREFIX = "batch_req_"
+CALL_PREFIX = "call_"
 WORKER_PREFIX = "worker_"
 UPLOAD_PREFIX = "upload_"
 PART_PREFIX = "part_"
@@ -62,6 +64,12 @@ def decode(prefix: str, text: str) -> UUID | None:
 def item_id(job_id: UUID, idx: int) -> str:
     """The wire id of one line of a job: the job's letters and the line's number."""
     return f"{ITEM_PREFIX}{encode('', job_id)}_{idx}"
+
+
+def call_id(line_id: str, choice: int, number: int) -> str:
+    """The wire id of a tool call: the same in each rerun of a line, and never twice in a job."""
+    name = f"{line_id}/{choice}/{number}"
+    return CALL_PREFIX + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
 
 
 def first_uuid_at(moment: datetime) -> UUID:

@@ -42,7 +42,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A line that cannot run; its custom id is known unless that was the fault."""
+    """A line that cannot run; its custom id is None where it could not be read."""
 
     idx: int
     custom_id: str | None
@@ -85,6 +85,7 @@ class Intake:
             custom_id = parsed.custom_id
             self._check_model(parsed.model)
         except LineError as error:
+            custom_id = custom_id or error.custom_id
             return Refused(idx, custom_id, self.add_fault(error, line.number))
         self._note(idx, line.number, parsed)
         return Accepted(idx, custom_id, line.offset, len(line.data))

@@ -27,6 +27,12 @@ class Line(msgspec.Struct):
     body: msgspec.Raw
 
 
+class _Named(msgspec.Struct):
+    """All that is wanted of a line that cannot run; the rest of it is skipped unread."""
+
+    custom_id: str
+
+
 class BodyHead(msgspec.Struct):
     """What ingest must know of a body: who answers, and the text that may be shared."""
 
@@ -48,13 +54,17 @@ class ParsedLine:
 
 
 class LineError(Exception):
-    """One fault of one line, in the words of the wire contract."""
+    """One fault of one line, in the words of the wire contract.
+
+    ``custom_id`` is the line's own, None where it could not be read or is itself at fault.
+    """
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.param = param
+        self.custom_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,7 @@ class RawLine:
 
 _line_decoder = msgspec.json.Decoder(Line)
 _body_decoder = msgspec.json.Decoder(BodyHead)
+_named_decoder = msgspec.json.Decoder(_Named)
 
 
 def split_lines(pieces: Iterable[bytes], max_line_bytes: int) -> Iterator[RawLine]:
@@ -113,8 +124,16 @@ def parse_line(
     Raises:
         LineError: the first fault found, with code, sentence and param.
     """
-    if len(data) > max_line_bytes:
+    if len(data) > max_line_bytes:  # and cut off, so its custom id is not looked for
         raise LineError("line_too_long", f"The line has more than {max_line_bytes:,} bytes.")
+    try:
+        return _sound_line(data, endpoint, defaults)
+    except LineError as error:
+        error.custom_id = _custom_id_of(data)
+        raise
+
+
+def _sound_line(data: bytes, endpoint: str, defaults: Defaults) -> ParsedLine:
     fields = _read_fields(data)
     try:
         line = _line_decoder.decode(data)
@@ -132,6 +151,16 @@ def parse_line(
             "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
         )
     return ParsedLine(line.custom_id, head.model, _own_prompt(head, defaults))
+
+
+def _custom_id_of(data: bytes) -> str | None:
+    """The custom id of a line that is refused, where it has one that could be accepted."""
+    try:
+        custom_id = _named_decoder.decode(data).custom_id
+        _check_custom_id(custom_id)
+    except (msgspec.DecodeError, RecursionError, LineError):
+        return None
+    return custom_id
 
 
 def _own_prompt(head: BodyHead, defaults: Defaults) -> bytes:

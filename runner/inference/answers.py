@@ -1,11 +1,10 @@
 """A model's answer as the JSON body of the wire contract."""
 
-import hashlib
 from collections.abc import Sequence
 
 import msgspec
 
-from runner.domain.ids import item_id
+from runner.domain.ids import call_id, item_id
 from runner.domain.leases import LineMetrics
 from runner.inference.backend import Completion, Task
 from runner.inference.embedding_answers import embedding_answer
@@ -65,7 +64,7 @@ def _chat_choice(index: int, completion: Completion, wire_id: str) -> dict[str, 
         message["content"] = completion.text or None
         message["tool_calls"] = [
             {
-                "id": _call_id(wire_id, index, number),
+                "id": call_id(wire_id, index, number),
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
@@ -77,12 +76,6 @@ def _chat_choice(index: int, completion: Completion, wire_id: str) -> dict[str, 
         "logprobs": None if tokens is None else chat_logprobs(tokens),
         "finish_reason": completion.finish_reason,
     }
-
-
-def _call_id(wire_id: str, index: int, number: int) -> str:
-    """The same in each rerun of a line, and never the same twice in a job."""
-    name = f"{wire_id}/{index}/{number}"
-    return "call_" + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
 
 
 def _text_choice(index: int, completion: Completion) -> dict[str, object]:

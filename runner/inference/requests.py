@@ -26,14 +26,8 @@ from runner.inference.embeddings import (
 )
 from runner.inference.formats import OutputFormat, read_format
 from runner.inference.messages import read_messages
-from runner.inference.responses import (
-    FORMAT,
-    ResponsesBody,
-    as_chat,
-    in_our_words,
-    read_responses,
-    repeated_fields,
-)
+from runner.inference.response_words import FORMAT, Words
+from runner.inference.responses import ResponsesBody, as_chat, read_responses, repeated_fields
 from runner.inference.sampling import MAX_LOGPROBS, Sampling, read_sampling, require
 from runner.inference.tools import ToolUse, read_tools
 from runner.inference.truncation import TruncationOptions, read_truncation
@@ -61,7 +55,8 @@ class LineRequest:
     ``echo`` wants each prompt's text in front of its choices. ``format`` is the form that each
     choice must have, ``tools`` what it may call; a line has one of them at most. With
     ``embedding`` a vector of each prompt is wanted instead of choices, and ``sampling`` has no
-    use. ``repeated`` are the fields of its body that a response shows again.
+    use. ``repeated`` are the fields of its body that a response shows again, ``words`` those in
+    which it is told of what is at fault in its chat.
     """
 
     endpoint: str
@@ -75,6 +70,11 @@ class LineRequest:
     truncation: TruncationOptions = TruncationOptions()
     embedding: EmbeddingOptions | None = None
     repeated: Mapping[str, Any] | None = None
+    words: Words | None = None
+
+    def told(self, error: BadBody) -> BadBody:
+        """A fault that shows only at a model, by the field of this line's own body."""
+        return error if self.words is None else self.words.of(error)
 
 
 _line_decoder = msgspec.json.Decoder(Line)
@@ -179,15 +179,17 @@ def _completion_request(body: CompletionBody, seed: int) -> LineRequest:
 
 
 def _responses_request(body: ResponsesBody, seed: int) -> LineRequest:
-    chat = as_chat(body)
+    chat, words = as_chat(body)
     try:
         request = _chat_request(chat, seed)
     except BadBody as error:
-        raise in_our_words(error) from None
+        raise words.of(error) from None
     form = request.format
     if form is not None and form.param == "response_format":
         form = replace(form, param=FORMAT)
-    return replace(request, endpoint=RESPONSES, repeated=repeated_fields(body), format=form)
+    return replace(
+        request, endpoint=RESPONSES, repeated=repeated_fields(body), format=form, words=words
+    )
 
 
 def _embeddings_request(body: EmbeddingsBody, seed: int) -> LineRequest:

@@ -1,6 +1,6 @@
 """A model's answer as the response object of the wire contract."""
 
-from runner.domain.ids import item_id
+from runner.domain.ids import call_id, item_id
 from runner.domain.leases import LineMetrics
 from runner.inference.backend import Completion, Task
 from runner.inference.logprobs import chat_logprobs
@@ -22,7 +22,7 @@ def response_answer(
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "model": request.model,
-        "output": [_message(f"msg_{name}", completion, status)],
+        "output": _output(name, completion, status),
         "usage": _usage(metrics),
         "temperature": request.sampling.temperature,
         "top_p": request.sampling.top_p,
@@ -31,6 +31,27 @@ def response_answer(
         "reasoning": {"effort": None, "summary": None},
         **(request.repeated or {}),
     }
+
+
+def _output(name: str, completion: Completion, status: str) -> list[dict[str, object]]:
+    """What was said, unless there were calls only, and the calls.
+
+    A call was read to its end, so it is whole even where the answer ran out of tokens after it.
+    """
+    items = []
+    if completion.text or not completion.tool_calls:
+        items.append(_message(f"msg_{name}", completion, status))
+    for number, call in enumerate(completion.tool_calls):
+        item: dict[str, object] = {
+            "id": f"fc_{name}_{number}",
+            "type": "function_call",
+            "call_id": call_id(name, 0, number),
+            "name": call.name,
+            "arguments": call.arguments,
+            "status": "completed",
+        }
+        items.append(item)
+    return items
 
 
 def _message(name: str, completion: Completion, status: str) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The body of a line of /v1/responses, as the chat that it stands for.
 
 A response is a chat in other words: ``as_chat`` translates them, the chat's own reader checks what
-both have, and ``in_our_words`` translates what it finds at fault back.
+both have, and the ``Words`` that come with the chat translate what it finds at fault back.
 """
 
 from collections.abc import Mapping
@@ -10,33 +10,13 @@ from typing import Any
 import msgspec
 
 from runner.domain.truncation import Truncation
-from runner.inference.bodies import BadBody, ChatBody, Message, SamplingBody, read_body
+from runner.inference.bodies import BadBody, ChatBody, SamplingBody, read_body
+from runner.inference.response_items import Conversation, Item
+from runner.inference.response_tools import chat_choice, chat_tools
+from runner.inference.response_words import Words
 
-_ROLES = ("user", "assistant", "system", "developer")
-_PARTS = ("input_text", "output_text")
 _LOGPROBS = "message.output_text.logprobs"
 _TRUNCATIONS = {"auto": Truncation.KEEP_SYSTEM_AND_LAST, "disabled": Truncation.ERROR}
-FORMAT = "text.format"
-_OUR_WORDS = {
-    "max_tokens": "max_output_tokens",
-    "messages": "input",
-    "response_format": FORMAT,
-}
-
-
-class Part(msgspec.Struct):
-    """One part of an item's content; only text is understood."""
-
-    type: str
-    text: str | None = None
-
-
-class Item(msgspec.Struct):
-    """One item of the input; only messages are understood."""
-
-    type: str = "message"
-    role: str | None = None
-    content: str | list[Part] | None = None
 
 
 class ResponsesBody(SamplingBody):
@@ -75,8 +55,8 @@ def read_responses(body: msgspec.Raw) -> ResponsesBody:
     return read_body(_decoder, body, _FIELDS)
 
 
-def as_chat(body: ResponsesBody) -> ChatBody:
-    """The chat that a response stands for.
+def as_chat(body: ResponsesBody) -> tuple[ChatBody, Words]:
+    """The chat that a response stands for, and the words to tell its faults in.
 
     Raises:
         BadBody: it asks for what a line of a batch can't have.
@@ -88,14 +68,20 @@ def as_chat(body: ResponsesBody) -> ChatBody:
     tells_logprobs = _LOGPROBS in (body.include or ())
     if body.top_logprobs and not tells_logprobs:
         raise BadBody(f"top_logprobs needs {_LOGPROBS!r} in include.", "top_logprobs")
-    return ChatBody(
+    conversation = Conversation(body.instructions)
+    conversation.read(body.input)
+    chat = ChatBody(
         **{**shared, "truncate_prompt": _truncation(body)},
-        messages=_messages(body),
+        messages=conversation.messages,
         max_completion_tokens=body.max_output_tokens,
         logprobs=tells_logprobs,
         top_logprobs=body.top_logprobs,
         response_format=chat_format(body.text),
+        tools=chat_tools(body.tools),
+        tool_choice=chat_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
     )
+    return chat, Words(conversation.places)
 
 
 def chat_format(text: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - as the chat's own field
@@ -116,20 +102,6 @@ def chat_format(text: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - as the
     return wanted
 
 
-def in_our_words(error: BadBody) -> BadBody:
-    """A fault that was found in the chat, by the field of the response."""
-    theirs = error.param or ""
-    # A response's format has the schema's fields beside its type, a chat's one level below.
-    field, _, inside = theirs.replace("response_format.json_schema", "response_format").partition(
-        "."
-    )
-    ours = _OUR_WORDS.get(field)
-    if ours is None:
-        return error
-    where = f"{ours}.{inside}" if inside else ours
-    return BadBody(error.message.replace(theirs, where), where, error.code)
-
-
 def repeated_fields(body: ResponsesBody) -> dict[str, Any]:
     """What the answer repeats of the request, in the contract's form."""
     return {
@@ -140,7 +112,7 @@ def repeated_fields(body: ResponsesBody) -> dict[str, Any]:
         "store": bool(body.store),
         "text": body.text or {"format": {"type": "text"}},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [],
+        "tools": body.tools or [],
         "top_logprobs": body.top_logprobs or 0,
         "truncation": body.truncation or "disabled",
         "user": body.user,
@@ -154,7 +126,6 @@ def _refuse_what_cannot_be(body: ResponsesBody) -> None:
         "conversation",
         "prompt",
         "max_tool_calls",
-        "tools",
         "stream_options",
     ):
         if getattr(body, name):
@@ -162,8 +133,6 @@ def _refuse_what_cannot_be(body: ResponsesBody) -> None:
     reasoning = body.reasoning
     if reasoning and not (isinstance(reasoning, dict) and not any(reasoning.values())):
         raise _unsupported("reasoning")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise _unsupported("tool_choice")
     if any(name != _LOGPROBS for name in body.include or ()):
         raise BadBody(f"include may hold only {_LOGPROBS!r}.", "include", "unsupported_value")
     if body.max_tokens is not None:
@@ -184,37 +153,3 @@ def _truncation(body: ResponsesBody) -> str | None:
     if body.truncate_prompt is not None:
         raise BadBody("Give truncation or truncate_prompt, not both.", "truncation")
     return _TRUNCATIONS[body.truncation].value
-
-
-def _messages(body: ResponsesBody) -> list[Message]:
-    before = [] if body.instructions is None else [Message("system", body.instructions)]
-    if isinstance(body.input, str):
-        return [*before, Message("user", body.input)]
-    if not body.input:
-        raise BadBody("input must be a text, or hold at least one item.", "input")
-    return before + [_message(item, f"input[{number}]") for number, item in enumerate(body.input)]
-
-
-def _message(item: Item, where: str) -> Message:
-    if item.type != "message":
-        raise BadBody(
-            f"Items of type {item.type[:32]!r} are not supported.",
-            f"{where}.type",
-            "unsupported_value",
-        )
-    if item.role not in _ROLES:
-        raise BadBody(f"role must be one of {', '.join(_ROLES)}.", f"{where}.role")
-    if isinstance(item.content, str):
-        return Message(item.role, item.content)
-    if not item.content:
-        raise BadBody("The message has no content.", f"{where}.content")
-    texts = []
-    for number, part in enumerate(item.content):
-        if part.type not in _PARTS or part.text is None:
-            raise BadBody(
-                f"Only parts of type {' and '.join(_PARTS)} are supported.",
-                f"{where}.content[{number}].type",
-                "unsupported_value",
-            )
-        texts.append(part.text)
-    return Message(item.role, "".join(texts))

@@ -10,6 +10,9 @@ TruncatedTokens = Annotated[
     int, Meta(description="By how many tokens the prompt was shortened; absent where not.", ge=1)
 ]
 FinishReason = Literal["stop", "length"]
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
+Arguments = Annotated[str, Meta(description="A JSON object, as the model wrote it.")]
+CallId = Annotated[str, Meta(pattern="^call_[0-9a-f]{24}$")]
 Logprob = Annotated[float, Meta(description="Natural logarithm; -9999 for the impossible.", le=0)]
 
 
@@ -65,12 +68,28 @@ class TextLogprobs(TypedDict):
     text_offset: list[Count]
 
 
+class ChatFunctionCall(TypedDict):
+    """The function that the model wants called."""
+
+    name: str
+    arguments: Arguments
+
+
+class ChatToolCall(TypedDict):
+    """One call of a function."""
+
+    id: CallId
+    type: Literal["function"]
+    function: ChatFunctionCall
+
+
 class AssistantMessage(TypedDict):
-    """What the model said."""
+    """What the model said; the content is null where it made calls and said nothing beside them."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: NotRequired[Annotated[list[ChatToolCall], Meta(min_length=1)]]
 
 
 class ChatChoice(TypedDict):
@@ -79,7 +98,7 @@ class ChatChoice(TypedDict):
     index: Count
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
 
 
 class TextChoice(TypedDict):

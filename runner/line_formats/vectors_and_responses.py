@@ -1,10 +1,15 @@
-"""The answers of /v1/embeddings and /v1/responses, as types."""
+"""The answers of /v1/embeddings and /v1/responses, as types.
+
+Items of a response are tagged structs, for a union of several typed dicts can't be described.
+"""
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from runner.line_formats.objects import (
+    Arguments,
+    CallId,
     Count,
     ReasoningOutputTokens,
     TakenToken,
@@ -63,14 +68,40 @@ class OutputText(TypedDict):
     logprobs: list[TakenToken]
 
 
-class OutputMessage(TypedDict):
+class OutputMessage(Struct, tag_field="type", tag="message"):
     """One message of a response."""
 
     id: str
-    type: Literal["message"]
     role: Literal["assistant"]
     status: Literal["completed", "incomplete"]
     content: list[OutputText]
+
+
+class OutputCall(Struct, tag_field="type", tag="function_call"):
+    """One call of a function, beside a response's message or instead of it."""
+
+    id: Annotated[str, Meta(pattern="^fc_batch_req_[0-9a-z]{26}_[0-9]+_[0-9]+$")]
+    call_id: CallId
+    name: str
+    arguments: Arguments
+    status: Literal["completed"]
+
+
+class ResponseTool(TypedDict):
+    """A function that the model may call, as the line has it."""
+
+    type: Literal["function"]
+    name: str
+    description: NotRequired[str | None]
+    parameters: NotRequired[dict[str, Any] | None]
+    strict: NotRequired[bool | None]
+
+
+class NamedTool(TypedDict):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    name: str
 
 
 class IncompleteDetails(TypedDict):
@@ -89,7 +120,7 @@ class ResponseObject(TypedDict):
     error: None
     incomplete_details: IncompleteDetails | None
     model: str
-    output: list[OutputMessage]
+    output: Annotated[list[OutputMessage | OutputCall], Meta(min_length=1)]
     usage: ResponseUsage
     temperature: float
     top_p: float
@@ -102,8 +133,8 @@ class ResponseObject(TypedDict):
     parallel_tool_calls: bool
     store: bool
     text: dict[str, Any]
-    tool_choice: Any
-    tools: list[Any]
+    tool_choice: Literal["none", "auto", "required"] | NamedTool
+    tools: list[ResponseTool]
     top_logprobs: Count
     truncation: str
     user: str | None

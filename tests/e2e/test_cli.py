@@ -90,7 +90,7 @@ def test_bench_engine_writes_ids_and_figures(smollm2_folder: Path, tmp_path: Pat
     out = tmp_path / "ids.json"
     figures = run_cli(
         tmp_path, "bench", "engine", "--model", str(smollm2_folder),
-        "--workload", str(workload), "--out", str(out),
+        "--workload", str(workload), "--out", str(out), "--profile",
     )  # fmt: skip
     assert figures["output_tokens"] == 6
     assert figures["seconds"] > 0

@@ -38,8 +38,8 @@ def test_a_profile_shows_where_the_time_goes_and_nothing_of_the_lines(
     assert "was idle" in idle.stderr
 
     content = b"".join(
-        chat_line(f"r{n}", BUILTIN_MODEL, f"{CANARY} {n}?", max_tokens=400, temperature=0)
-        for n in range(4)
+        chat_line(f"r{n}", BUILTIN_MODEL, f"{CANARY} {n}?", max_tokens=1500, ignore_eos=True)
+        for n in range(32)
     )
     file = client.files.create(file=content, purpose="batch")
     batch = client.batches.create(

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 import torch
 from test_exactness import reference_outputs, tiny_prompts
-from tiny_models import BLOCK_SIZE, VOCAB_SIZE, EngineFactory, FamilyFactory
-from transformers import AutoModel
+from tiny_models import (
+    BLOCK_SIZE,
+    VOCAB_SIZE,
+    EngineFactory,
+    FamilyFactory,
+    block_bytes,
+    save_tokenizer,
+)
+from transformers import AutoModel, AutoModelForCausalLM
 
 from engine.errors import InvalidParams, PromptTooLong, UnsupportedModel
 from engine.llm_engine import LLMEngine
@@ -20,7 +27,6 @@ from engine.sampling_params import SamplingParams
 LAST, MEAN = Pooling.LAST, Pooling.MEAN
 # Sums in another order differ in the last bits of float32, and no more.
 TOLERANCE = 2e-6
-ONE_PAIR_OF_BLOCKS = 3 * 2 * 2 * 16 * BLOCK_SIZE * 4
 
 
 def plain_vectors(
@@ -130,7 +136,7 @@ def test_preemption_on_a_small_pool_changes_no_vector(
     prompts = [list(range(start, start + 5 * BLOCK_SIZE)) for start in range(0, 60, 10)]
     vectors = plain_vectors(llama_folder, prompts)
     engine = make_engine(
-        kv_memory_bytes=12 * ONE_PAIR_OF_BLOCKS, preempt_every=3, long_prefill_tokens=BLOCK_SIZE
+        kv_memory_bytes=12 * block_bytes(), preempt_every=3, long_prefill_tokens=BLOCK_SIZE
     )
     for index, prompt in enumerate(prompts):
         engine.add_pooling_request(f"mean-{index}", prompt, PoolingParams(MEAN))
@@ -218,14 +224,16 @@ def test_what_can_not_be_embedded_is_refused_by_name(
 
 
 def test_states_that_are_not_finite_end_their_request_alone(
-    make_engine: EngineFactory, llama_folder: Path
+    make_engine: EngineFactory, llama_folder: Path, tmp_path: Path
 ) -> None:
-    engine = make_engine()
     bad, good = [7] * 20, [9] * 20
     (vector,) = plain_vectors(llama_folder, [good])[MEAN]
-    weight = engine._runner._model._network.get_input_embeddings().weight  # type: ignore[operator]
+    network = AutoModelForCausalLM.from_pretrained(llama_folder)
     with torch.no_grad():
-        weight[7] = float("nan")
+        network.get_input_embeddings().weight[7] = float("nan")
+    network.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    engine = make_engine(tmp_path)
     for pooling in Pooling:
         outputs = embed(engine, [bad, good], PoolingParams(pooling))
         assert outputs[0].finish_reason is FinishReason.ERROR

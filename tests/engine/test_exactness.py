@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import BLOCK_SIZE, VOCAB_SIZE, EngineFactory
+from tiny_models import BLOCK_SIZE, VOCAB_SIZE, EngineFactory, block_bytes
 from transformers import AutoModelForCausalLM
 
 from engine.llm_engine import LLMEngine
@@ -108,8 +108,7 @@ def test_pool_too_small_for_the_batch_preempts_and_changes_nothing(
     tiny_expected: tuple[list[list[int]], list[tuple[int, ...]]],
 ) -> None:
     prompts, expected = tiny_expected
-    block_bytes = 3 * 2 * 2 * 16 * BLOCK_SIZE * 4
-    engine = make_engine(kv_memory_bytes=24 * block_bytes, watermark=0.0)
+    engine = make_engine(kv_memory_bytes=24 * block_bytes(), watermark=0.0)
     assert engine.stats().kv_blocks_total == 24
     outputs = run_all(engine, prompts, max_tokens=12)
     assert [output.token_ids for output in outputs] == expected

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import BLOCK_SIZE, EOS_ID, VOCAB_SIZE, EngineFactory, save_model
+from tiny_models import BLOCK_SIZE, EOS_ID, VOCAB_SIZE, EngineFactory, block_bytes, save_model
 
 from engine.errors import EngineError, InvalidParams, PromptTooLong
 from engine.llm_engine import LLMEngine
 from engine.outputs import FinishReason, RequestOutput
 from engine.sampling_params import SamplingParams
 
-BLOCK_BYTES = 3 * 2 * 2 * 16 * BLOCK_SIZE * 4
 BAD_ID = 300
 PROMPT = [65, 66, 67, 68]
 
@@ -102,7 +101,7 @@ def test_prompt_must_leave_room_for_one_token(make_engine: EngineFactory) -> Non
 
 
 def test_pool_smaller_than_the_model_length_is_the_limit(make_engine: EngineFactory) -> None:
-    engine = make_engine(kv_memory_bytes=3 * BLOCK_BYTES)
+    engine = make_engine(kv_memory_bytes=3 * block_bytes())
     assert engine.max_model_len == 3 * BLOCK_SIZE
     with pytest.raises(PromptTooLong):
         engine.add_request("long", [1] * (3 * BLOCK_SIZE), SamplingParams(max_tokens=1))
@@ -113,7 +112,7 @@ def test_pool_smaller_than_the_model_length_is_the_limit(make_engine: EngineFact
 
 def test_pool_without_a_single_block_is_refused(make_engine: EngineFactory) -> None:
     with pytest.raises(InvalidParams) as caught:
-        make_engine(kv_memory_bytes=BLOCK_BYTES - 1)
+        make_engine(kv_memory_bytes=block_bytes() - 1)
     assert caught.value.param == "kv_memory_bytes"
 
 
@@ -218,7 +217,7 @@ def test_nan_logits_fail_one_request_and_never_enter_the_prefix_cache(
         for name, prompt in prompts.items()
     }
     engine = make_engine(
-        poisoned_folder, kv_memory_bytes=12 * BLOCK_BYTES, long_prefill_tokens=chunk
+        poisoned_folder, kv_memory_bytes=12 * block_bytes(), long_prefill_tokens=chunk
     )
     for _ in range(4):  # so that every block has once held NaN
         for name, prompt in prompts.items():
@@ -259,7 +258,7 @@ def test_abort_frees_blocks_at_once_and_keeps_the_tokens(make_engine: EngineFact
 
 
 def test_random_aborts_lose_no_block(make_engine: EngineFactory) -> None:
-    engine = make_engine(kv_memory_bytes=20 * BLOCK_BYTES, preempt_every=4, watermark=0.0)
+    engine = make_engine(kv_memory_bytes=20 * block_bytes(), preempt_every=4, watermark=0.0)
     generator = torch.Generator().manual_seed(0)
     ended = 0
     for number in range(120):
@@ -310,7 +309,7 @@ def test_times_and_counts_of_a_request_agree(make_engine: EngineFactory) -> None
 
 
 def test_statistics_show_blocks_and_fragmentation(make_engine: EngineFactory) -> None:
-    engine = make_engine(kv_memory_bytes=10 * BLOCK_BYTES)
+    engine = make_engine(kv_memory_bytes=10 * block_bytes())
     engine.add_request("r", [1] * (BLOCK_SIZE + 2), SamplingParams(max_tokens=4, ignore_eos=True))
     engine.step()
     stats = engine.stats()
@@ -322,7 +321,7 @@ def test_statistics_show_blocks_and_fragmentation(make_engine: EngineFactory) ->
 
 
 def test_admission_learns_how_long_outputs_are(make_engine: EngineFactory) -> None:
-    engine = make_engine(kv_memory_bytes=12 * BLOCK_BYTES)
+    engine = make_engine(kv_memory_bytes=12 * block_bytes())
     any_ends = SamplingParams(max_tokens=64, stop_token_ids=tuple(range(VOCAB_SIZE)))
     for index in range(24):
         engine.add_request(str(index), [index], any_ends)
@@ -333,7 +332,7 @@ def test_admission_learns_how_long_outputs_are(make_engine: EngineFactory) -> No
 
 
 def test_admission_expects_no_more_than_the_model_can_hold(make_engine: EngineFactory) -> None:
-    engine = make_engine(kv_memory_bytes=6 * BLOCK_BYTES, max_model_len=3 * BLOCK_SIZE)
+    engine = make_engine(kv_memory_bytes=6 * block_bytes(), max_model_len=3 * BLOCK_SIZE)
     for name, token_id in [("a", 1), ("b", 2)]:
         engine.add_request(name, [token_id], SamplingParams(max_tokens=1000, ignore_eos=True))
     engine.step()
@@ -359,7 +358,7 @@ def test_padded_logits_are_never_sampled(make_engine: EngineFactory, tmp_path: P
 
 def test_description_tells_device_dtype_attention_and_lane(make_engine: EngineFactory) -> None:
     description = make_engine().description
-    for part in ("cpu", "float32", "torch reference", "paged"):
+    for part in ("cpu", "float32", "attention: ", "paged"):
         assert part in description
 
 

@@ -156,8 +156,9 @@ def test_memory_that_runs_out_at_the_probe_is_no_reason_for_a_lane(
 
 
 def test_plain_attention_is_put_back_after_the_probe(llama_folder: Path) -> None:
-    model = load_model(EngineConfig(model=llama_folder, dtype="float32"))
-    assert isinstance(model, LoadedModel)
+    network, max_model_len = hf.load_from_folder(EngineConfig(llama_folder, dtype="float32"))
+    model = hf.page_attention(network, max_model_len)
+    probe.probe_model(model, 8, probe.plain_answers(model, 8))
     before = model.plain_logits([1, 2, 3])
     backend = attention.open_attention(model.shapes, 8, model.device, model.dtype)
     backend.allocate(1)

@@ -9,6 +9,8 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from engine.attention import open_attention
+from engine.attention.backend import LayerShape
 from engine.llm_engine import LLMEngine
 
 VOCAB_SIZE = 512
@@ -65,3 +67,9 @@ def save_model(folder: Path, family: str = "llama", **overrides: object) -> Path
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     save_tokenizer(folder)
     return folder
+
+
+def block_bytes() -> int:
+    """Bytes of a KV block of `save_model`'s plain Llama in float32: each backend has its layout."""
+    shapes = [LayerShape(num_kv_heads=2, key_dim=16, value_dim=16)] * 3
+    return open_attention(shapes, BLOCK_SIZE, torch.device("cpu"), torch.float32).block_bytes()

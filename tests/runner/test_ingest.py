@@ -173,7 +173,7 @@ def test_bad_lines_that_are_skipped_have_their_error_at_once(workshop: Workshop)
         (None, "invalid_json_line"),
         ("b", "model_not_found"),
         ("a", "duplicate_custom_id"),
-        (None, "missing_required_parameter"),
+        ("d", "missing_required_parameter"),
     ]
     statuses = [line["response"]["status_code"] for line in workshop.parsed(job_id, "error")]
     assert statuses == [400] * 4

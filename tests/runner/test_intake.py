@@ -97,12 +97,30 @@ def test_a_file_has_one_model(intake: Intake) -> None:
     assert intake.model_id == MODELS["org/stub"]
 
 
-def test_a_refused_line_keeps_its_custom_id_where_that_was_not_the_fault(intake: Intake) -> None:
-    known, unknown = read(intake, [make_item("a", model="org/none"), b"{}"])
-    assert isinstance(known, Refused)
-    assert isinstance(unknown, Refused)
-    assert known.custom_id == "a"
-    assert unknown.custom_id is None
+@pytest.mark.parametrize(
+    ("line", "custom_id", "code"),
+    [
+        (make_item("a", model="org/none"), "a", "model_not_found"),
+        (make_item("a", stream=True), "a", "streaming_unsupported"),
+        (make_item("a").replace(b'"model"', b'"name"'), "a", "missing_required_parameter"),
+        (make_item("a").replace(b"chat/", b"chats/"), "a", "invalid_url"),
+        (make_item("a").replace(b"POST", b"GET"), "a", "invalid_request"),
+        (b'{"custom_id": "a", "body": 7}', "a", "missing_required_parameter"),
+        (make_item("a", seed=2**64), "a", "invalid_json_line"),
+        (make_item("a\0", stream=True), None, "invalid_request"),
+        (make_item("a").replace(b'"a"', b"7"), None, "invalid_type"),
+        (b"{}", None, "missing_required_parameter"),
+        (make_item("a")[:-1], None, "invalid_json_line"),
+        (make_item("a", "x" * 10_000), None, "line_too_long"),
+        (b"[1]", None, "invalid_json_line"),
+    ],
+)
+def test_a_refused_line_keeps_its_custom_id_where_that_could_be_read(
+    intake: Intake, line: bytes, custom_id: str | None, code: str
+) -> None:
+    (refused,) = read(intake, [line])
+    assert isinstance(refused, Refused)
+    assert (refused.custom_id, refused.fault.code) == (custom_id, code)
 
 
 def test_an_empty_file_has_no_duplicates_and_no_shards(intake: Intake) -> None:

@@ -26,7 +26,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         ({"input": [{"content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0].type",
@@ -46,7 +46,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         ({"truncation": "auto", "truncate_prompt": "error"}, "truncation"),
         ({"metadata": {"a": 1}}, "metadata"),
         ({"tools": [{"type": "function", "name": "f"}]}, "tools"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"background": True}, "background"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
@@ -208,5 +208,5 @@ def test_a_job_of_responses_runs_to_its_end(workshop: Workshop) -> None:
     assert bodies["b"]["truncated_prompt_tokens"] == 1
     assert dict(workshop.errors(job_id)) == {
         "c": "unsupported_value",
-        None: "streaming_unsupported",  # refused before its custom id was looked at
+        "d": "streaming_unsupported",
     }

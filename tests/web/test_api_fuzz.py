@@ -61,14 +61,17 @@ def things(
     more = api.post("/v1/files", **form(("purpose", "batch"), ("file", chat("c"), "c.jsonl")))
     files.append(more.get_json()["id"])
     new = {"input_file_id": files[-1], "endpoint": "/v1/chat/completions"}
-    open_batch = api.post("/v1/batches", json={**new, "completion_window": "24h"}).get_json()["id"]
+    open_batches = [
+        api.post("/v1/batches", json={**new, "completion_window": "24h"}).get_json()["id"]
+        for _ in range(3)
+    ]
     upload = {"bytes": 2, "filename": "a", "mime_type": "text/jsonl", "purpose": "batch"}
     uploads = [api.post("/v1/uploads", json=upload).get_json()["id"] for _ in range(3)]
     parts = [
         api.post(f"/v1/uploads/{upload_id}/parts", **form(("data", b"{}", "a"))).get_json()["id"]
         for upload_id in uploads
     ]
-    batches = [ended["id"], open_batch]
+    batches = [ended["id"], *open_batches]
     return {
         "file_id": files,
         "batch_id": batches,

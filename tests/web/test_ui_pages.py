@@ -261,7 +261,7 @@ def test_a_database_that_is_away_is_told_on_a_page(without_database: FlaskClient
     without_database.set_cookie("tokenmill_session", "any")
     answer = without_database.get("/")
     assert (answer.status_code, answer.mimetype) == (503, "text/html")
-    assert "The database cannot be reached." in answer.text
+    assert "The database cannot be reached at the moment" in answer.text
     assert without_database.get("/signin").status_code == 200
 
 

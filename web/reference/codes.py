@@ -25,6 +25,7 @@ REQUEST_CODES = {
     "requested_range_not_satisfiable": "The range lies outside the file.",
     "size_mismatch": "The parts of an upload do not hold as many bytes as were announced.",
     "state_conflict": "The thing exists, but its present state does not allow this.",
+    "storage_full": "The disk of the database is full; what was sent is not kept.",
     "too_large": "More bytes or lines than this installation accepts.",
     "unavailable": "A service that is needed is away; Retry-After says when to try again.",
     "unknown_parameter": "There is no such parameter.",

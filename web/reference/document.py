@@ -80,6 +80,7 @@ def _operation(method: str, path: str, operation: Operation, doc: str) -> Schema
     keyed = path.startswith(("/v1/", "/api/"))
     statuses = {400, 415, 500, 503, *operation.statuses}
     statuses |= {401} if keyed else set()
+    statuses |= {507} if method != "GET" else set()
     statuses |= {404} if named else set()
     described: Schema = {
         "operationId": _operation_id(method, path),

@@ -15,6 +15,7 @@ _REQUEST_ID = {
     }
 }
 _TEXT = {"schema": {"type": "string"}}
+_RETRY_AFTER: Schema = {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}
 _SENTENCES = {
     206: "The range that was asked for.",
     304: "Nothing has changed since the answer whose ETag was sent.",
@@ -26,12 +27,14 @@ _SENTENCES = {
     416: "The range lies outside the file.",
     500: "The server failed; the fault is logged.",
     503: "A service that is needed is away.",
+    507: "The disk of the database is full; nothing was kept.",
 }
 _HEADERS: dict[int, Schema] = {
     206: {"Content-Range": _TEXT},
     401: {"WWW-Authenticate": _TEXT},
     416: {"Content-Range": _TEXT},
-    503: {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}},
+    503: _RETRY_AFTER,
+    507: _RETRY_AFTER,
 }
 
 

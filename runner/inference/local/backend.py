@@ -30,7 +30,7 @@ from runner.inference.bodies import BadBody
 from runner.inference.fan_out import Choice, OpenLines
 from runner.inference.local.constraints import Constraints
 from runner.inference.local.recording import TorchRecording
-from runner.inference.prompts import tokenise
+from runner.inference.prompts import TokenisedLine, tokenise
 from runner.inference.requests import LineRequest, parse_request, wire_param
 
 
@@ -53,10 +53,7 @@ class LocalBackend:
         """Parse a line, turn its prompts into token ids, and compile what form it asks for."""
         try:
             request = parse_request(item.data, lease, item.idx)
-            self._check_pooling(request)
-            tokens = self._constraints.prompt_tokens(request.tools)
-            line = tokenise(request, tokens, self._engine.max_model_len)
-            grammar = self._constraints.grammar(request)
+            line, grammar = self._for_this_model(request)
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
         except EngineError as error:
@@ -124,6 +121,16 @@ class LocalBackend:
         assert pooling is not None, "a line that needs one was refused"
         params = PoolingParams(Pooling(pooling), options.dimensions)
         self._engine.add_pooling_request(choice.key, prompt, params, priority)
+
+    def _for_this_model(self, request: LineRequest) -> tuple[TokenisedLine, Grammar | None]:
+        """The prompts of a line, and the grammar that its answers must follow."""
+        try:
+            self._check_pooling(request)
+            tokens = self._constraints.prompt_tokens(request.tools)
+            line = tokenise(request, tokens, self._engine.max_model_len)
+            return line, self._constraints.grammar(request)
+        except BadBody as error:
+            raise request.told(error) from None
 
     def _check_pooling(self, request: LineRequest) -> None:
         options = request.embedding

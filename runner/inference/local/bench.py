@@ -41,6 +41,7 @@ class BenchResult:
     engine: str
     stats: dict[str, Any]
     token_ids: list[list[int]]
+    profile: dict[str, float]
 
     @property
     def summary(self) -> dict[str, object]:
@@ -85,6 +86,7 @@ def run_bench(folder: Path, workload: list[WorkloadLine], settings: Settings) ->
     while engine.has_unfinished():
         engine.step()
     loaded = time.perf_counter()
+    before = engine.profile()
     engine.longest_first = True  # the whole work is in the queue
     for number, line in enumerate(workload):
         params = SamplingParams(line.max_tokens, ignore_eos=True)
@@ -105,6 +107,7 @@ def run_bench(folder: Path, workload: list[WorkloadLine], settings: Settings) ->
         engine=engine.description,
         stats=msgspec.to_builtins(engine.stats()),
         token_ids=ids,
+        profile={part: spent - before.get(part, 0.0) for part, spent in engine.profile().items()},
     )
 
 
@@ -113,13 +116,16 @@ def write_ids(path: Path, result: BenchResult) -> None:
     path.write_text(json.dumps(result.token_ids))
 
 
-def main(folder: str, workload: str, out: str) -> None:
-    """Run and print the summary as JSON; ``out`` may be empty."""
+def main(folder: str, workload: str, out: str, profiles: str) -> None:
+    """Run and print the summary as JSON; ``out`` and ``profiles`` may be empty."""
     result = run_bench(Path(folder), read_workload(Path(workload)), load_settings())
     if out:
         write_ids(Path(out), result)
-    sys.stdout.write(json.dumps(result.summary) + "\n")
+    summary = result.summary
+    if profiles:
+        summary["profile"] = {part: round(spent, 3) for part, spent in result.profile.items()}
+    sys.stdout.write(json.dumps(summary) + "\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:5])

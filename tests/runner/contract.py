@@ -7,6 +7,8 @@ from typing import Any
 import jsonschema_rs
 from flask import Request, Response
 
+from runner.line_formats.schemas import line_schemas
+
 Schema = dict[str, Any]
 
 
@@ -55,6 +57,11 @@ class Contract:
         return jsonschema_rs.Draft202012Validator(
             {"$ref": f"#/components/schemas/{name}", "components": self._components}
         )
+
+
+def line_contract() -> Contract:
+    """The schemas of lines alone, as the application's document has them."""
+    return Contract({"components": {"schemas": line_schemas("#/components/schemas/{name}")}})
 
 
 def _closed(schemas: Schema) -> Schema:

@@ -1,0 +1,74 @@
+// Matrix products of a team: activations [m, k] times a packed weight [n, k], each output tile
+// handed to a function that finishes it (bias, residual, gate) while it is in the nearest cache.
+#pragma once
+
+#include "team.h"
+#include "tiles.h"
+
+extern "C" {
+// A packed weight; tiles.h describes the panels.
+struct TmMatrix {
+    const void* panels;             // ceil(outputs / 16) panels
+    const float* bias;              // [outputs], or null
+    int64_t outputs;
+    int64_t inputs;                 // a multiple of 32
+};
+}
+
+// Rows of activations that are worked on while a group of panels stays in the second-level cache.
+constexpr int64_t kMaxBlockRows = 96;
+
+// How many rows each piece of work takes: few enough that all threads get several pieces.
+inline int64_t block_rows(int64_t m, int64_t groups, int threads) {
+    int64_t rows = std::min(m, kMaxBlockRows);
+    while (rows > 2 * kMaxRows && groups * ((m + rows - 1) / rows) < 4 * threads) rows /= 2;
+    return (rows + kMaxRows - 1) / kMaxRows * kMaxRows;
+}
+
+// Ask for a share of the panels that this thread is likely to work on next.
+template <typename T>
+void prefetch_share(const T* next, int64_t elements, int64_t part, int64_t parts) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    const int64_t lines = elements / kLine;
+    const int64_t end = lines * (part + 1) / parts;
+    for (int64_t i = lines * part / parts; i < end; ++i) {
+        _mm_prefetch(reinterpret_cast<const char*>(next + i * kLine), _MM_HINT_T1);
+    }
+}
+
+// For each tile finish(row, first_column, num_columns, const float* sums) is called once per row;
+// every thread of the team calls product, which ends with a barrier unless there are no rows.
+template <typename T, typename Finish>
+void product(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, Team& team,
+             const Finish& finish) {
+    if (m == 0) return;
+    const int64_t k = weight.inputs, panels = (weight.outputs + kPanel - 1) / kPanel;
+    const int64_t groups = (panels + kTilePanels - 1) / kTilePanels;
+    const int64_t block = block_rows(m, groups, team.size());
+    const int64_t blocks = (m + block - 1) / block;
+    const T* base = static_cast<const T*>(weight.panels);
+    alignas(64) float sums[kMaxRows * kTileColumns];
+    for (int64_t item = team.take(); item < groups * blocks; item = team.take()) {
+        const int64_t first = item / blocks * kTilePanels;
+        const int64_t here = std::min<int64_t>(kTilePanels, panels - first);
+        const int64_t next = std::min(first + kTilePanels * team.size(), panels - here);
+        const int64_t start = item % blocks * block, end = std::min(m, start + block);
+        const int64_t parts = (end - start + kMaxRows - 1) / kMaxRows;
+        const Panels<T> group = {base + first * panel_elements(k), panel_elements(k), here};
+        const int64_t column = first * kPanel;
+        const int64_t columns = std::min(here * kPanel, weight.outputs - column);
+        for (int64_t part = 0; part < parts; ++part) {
+            const int64_t row = start + part * kMaxRows;
+            const int64_t count = std::min<int64_t>(kMaxRows, end - row);
+            multiply_rows(count, rows + row * stride, stride, group, k, sums);
+            if (item % blocks == blocks - 1) {
+                prefetch_share(base + next * panel_elements(k), here * panel_elements(k), part,
+                               parts);
+            }
+            for (int64_t r = 0; r < count; ++r) {
+                finish(row + r, column, columns, sums + r * kTileColumns);
+            }
+        }
+    }
+    team.barrier();
+}

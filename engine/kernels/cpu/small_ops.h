@@ -1,0 +1,23 @@
+// What lies between the products: norms, the gate, moving rows. Each works on one row.
+#pragma once
+
+#include <cmath>
+
+#include "simd.h"
+
+// out = x / rms(x) * weight; n is a multiple of 16. In and out may be the same.
+template <typename In, typename Out>
+void rms_norm(const In* x, const float* weight, int64_t n, float epsilon, Out* out) {
+    Vec squares = zero();
+    for (int64_t i = 0; i < n; i += kLanes) {
+        const Vec v = load(x + i);
+        squares = fma(v, v, squares);
+    }
+    const Vec scale = splat(1.0f / std::sqrt(sum(squares) / static_cast<float>(n) + epsilon));
+    for (int64_t i = 0; i < n; i += kLanes) {
+        store(out + i, load(x + i) * scale * load(weight + i));
+    }
+}
+
+// x * sigmoid(x)
+inline Vec silu(Vec x) { return x / (splat(1.0f) + exp(zero() - x)); }

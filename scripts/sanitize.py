@@ -1,0 +1,23 @@
+"""Run the kernels' tests with kernels that check every address and every undefined operation.
+
+By `make sanitize`, which preloads the sanitizer: Python itself is not built with it.
+"""
+
+import sys
+
+import pytest
+
+from engine.kernels import build
+
+TESTS = ("tests/engine/test_fused.py", "tests/engine/test_cpu_attention.py")
+CHECKS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+
+
+def main() -> int:
+    """Whether the tests passed."""
+    build.OPTIONS = (*build.OPTIONS, *CHECKS)
+    return pytest.main(["-q", "-p", "no:randomly", *(sys.argv[1:] or TESTS)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
