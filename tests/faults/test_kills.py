@@ -7,7 +7,7 @@ from uuid import UUID
 
 import psutil
 import redis
-from fire import SLOW_STUB, job_id_of
+from fire import SLOW_STUB, Fire, job_id_of
 from installation import Server, chat_line, eventually
 from ledger import check_job
 from openai.types import Batch
@@ -32,13 +32,11 @@ def submit(server: Server, content: bytes) -> str:
 
 
 def look(server: Server, batch_id: str) -> Batch:
-    with server.client() as client:
-        return client.batches.retrieve(batch_id)
+    return Fire(server).look(batch_id)
 
 
 def completed(server: Server, batch_id: str) -> int:
-    counts = look(server, batch_id).request_counts
-    return counts.completed if counts else 0
+    return Fire(server).completed(batch_id)
 
 
 def wait_until_completed(server: Server, batch_id: str, seconds: float = 120) -> JobId:
