@@ -6,6 +6,7 @@
 import fcntl
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Without a GPU, Triton's kernels run in its interpreter: it must hear of it before it is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# A shell has what it starts in the background ignore Ctrl-C, and what is ignored stays so in every
+# process that a test starts; a handler of ours does not. This one goes on ignoring it here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -44,8 +44,10 @@ class Server:
 
 
 @contextmanager
-def running_server(data_dir: Path, *options: str, **settings: str) -> Iterator[Server]:
-    """Start an installation, wait until it is ready, stop it in order."""
+def running_server(
+    data_dir: Path, *options: str, key: str | None = None, **settings: str
+) -> Iterator[Server]:
+    """Start an installation, wait until it is ready, stop it in order; a key is made if need be."""
     environment = os.environ | {f"TOKENMILL_{k.upper()}": v for k, v in settings.items()}
     command = [sys.executable, "-m", "runner.cli", "up", "--port", "0", "--json"]
     command += ["--data-dir", str(data_dir), *options]
@@ -54,7 +56,7 @@ def running_server(data_dir: Path, *options: str, **settings: str) -> Iterator[S
         assert process.stdout is not None
         ready = process.stdout.readline()
         assert ready, "the installation did not start"
-        key = run_cli(data_dir, "keys", "create", "--project", "tests")["key"]
+        key = key or run_cli(data_dir, "keys", "create", "--project", "tests")["key"]
         yield Server(data_dir, json.loads(ready)["url"], key)
     finally:
         process.terminate()

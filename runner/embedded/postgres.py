@@ -92,23 +92,28 @@ class Postgres:
         try:
             self._prepare(cancelled)
         except BaseException:
-            self.stop()
+            # The folder stays until ``stop``: the next try is to have the address that others know.
+            self._halt()
             raise
 
     def stop(self) -> None:
         """Shut down and return when the last process of the server is gone."""
         socket_dir = self._socket_dir or self._cluster.recorded_socket_dir()
-        self._slot.vacate(self._server, _STOP_STEPS)
-        self._server = None
+        self._halt()
         # The path may come from a file that the server's account can write.
         if socket_dir is not None and _is_socket_dir(socket_dir):
             shutil.rmtree(socket_dir, ignore_errors=True)
         self._socket_dir = None
 
+    def _halt(self) -> None:
+        """End the server that lives here, whoever started it."""
+        self._slot.vacate(self._server, _STOP_STEPS)
+        self._server = None
+
     def _adopt(self, cancelled: Event) -> bool:
         """Take over an orphan of an earlier launcher; stop it instead where it does not answer."""
         self._server = self._slot.occupant()
-        self._socket_dir = self._cluster.recorded_socket_dir()
+        self._socket_dir = self._cluster.recorded_socket_dir() or self._socket_dir
         if self._server is not None and self._socket_dir is not None:
             try:
                 self._prepare(cancelled)
@@ -118,8 +123,7 @@ class Postgres:
                 pass
             else:
                 return True
-        self._slot.vacate(self._server, _STOP_STEPS)
-        self._server = None
+        self._halt()
         return False
 
     def _prepare(self, cancelled: Event) -> None:

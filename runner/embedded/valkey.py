@@ -99,9 +99,15 @@ class Valkey:
     def _became_ready(self, cancelled: Event) -> bool:
         deadline = time.monotonic() + _READY_SECONDS
         while not answers(self.url):
-            if cancelled.is_set() or time.monotonic() > deadline:
+            if cancelled.is_set():
                 self.stop()
                 raise StartCancelled("The start of Valkey was given up.")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise EmbeddedError(
+                    f"Valkey did not answer within {_READY_SECONDS:g} s; its log "
+                    f"{self._slot.log_path} ends with:\n{self._slot.tail()}"
+                )
             if not self.alive():
                 return False
             time.sleep(_POLL_SECONDS)

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pytest
 from databases import new_database
-from installation import Server, run_cli, running_server
+from fire import SLOW_STUB, Home
+from installation import Server, running_server
 
 from runner.config import load_settings
+from runner.db import migrate
 from runner.db.session import SessionFactory
-from runner.embedded import ServiceUrls
-from runner.model_library import BUILTIN_MODEL
+from runner.embedded import EmbeddedServices, ServiceUrls
+from runner.model_library import BUILTIN_MODEL, add_model
 from runner.runtime import open_runtime
+from runner.services.keys import create_key
+from runner.services.models import PriceList
 
-SLOW_STUB = "slow"
+SLOW_STUB_PATH = "stub:?rows=8&step_ms=30"
 
 
 @pytest.fixture(scope="session")
@@ -30,14 +34,27 @@ def crash_database(services: ServiceUrls, template_database: str) -> Iterator[st
 
 
 @pytest.fixture(scope="session")
-def stub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """An installation at rest with a slow stub and a key."""
+    data_dir = tmp_path_factory.mktemp("home") / "data"
+    with EmbeddedServices(data_dir, fast=True) as urls:
+        migrate.upgrade(urls.database_url)
+        runtime = open_runtime(load_settings(data_dir))
+        add_model(runtime.settings, runtime.sessions, SLOW_STUB, SLOW_STUB_PATH, PriceList())
+        with runtime.sessions.begin() as session:
+            key = create_key(session, "tests")[1]
+        runtime.close()
+    return Home(data_dir, key)
+
+
+@pytest.fixture(scope="session")
+def stub_server(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two engine workers without weights; leases lapse after three seconds."""
-    data_dir = tmp_path_factory.mktemp("stubs")
-    (data_dir / "models").mkdir()
+    data_dir = tmp_path_factory.mktemp("stubs") / "data"
+    home.copy_to(data_dir)
     options = ("--workers", "2", "--model", SLOW_STUB)
-    run_cli(data_dir, "models", "add", SLOW_STUB, "stub:?rows=8&step_ms=40")
     settings = {"lease_seconds": "3", "heartbeat_seconds": "0.7", "tick_seconds": "1"}
-    with running_server(data_dir, *options, **settings) as server:
+    with running_server(data_dir, *options, key=home.key, **settings) as server:
         yield server
 
 

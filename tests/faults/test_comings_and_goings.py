@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from fire import SLOW_STUB, Fire, attempts
+from fire import SLOW_STUB, Fire, Home, attempts
 from installation import Server, eventually, run_cli
 from openai import InternalServerError
 
@@ -21,7 +21,7 @@ from runner.db.session import SessionFactory, create_session_factory
 from runner.embedded import recorded
 from runner.supervisor.port import usable_port
 
-LINES = 120
+LINES = 90
 SETTINGS = {
     "TOKENMILL_LEASE_SECONDS": "6",
     "TOKENMILL_HEARTBEAT_SECONDS": "1",
@@ -35,9 +35,9 @@ class House:
     """An installation that is started again and again, always on the same port."""
 
     data_dir: Path
+    key: str
     port: int = field(default_factory=lambda: usable_port("127.0.0.1", 0))
     process: "subprocess.Popen[str] | None" = None
-    key: str = ""
     opened: list[SessionFactory] = field(default_factory=list)
 
     def up(self, **environment: str) -> Fire:
@@ -50,8 +50,6 @@ class House:
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         assert ready, "the installation did not start"
-        if not self.key:
-            self.key = run_cli(self.data_dir, "keys", "create", "--project", "tests")["key"]
         return Fire(Server(self.data_dir, json.loads(ready)["url"], self.key), LINES)
 
     def end(self, number: signal.Signals) -> int:
@@ -82,15 +80,13 @@ MakeHouse = Callable[[Path], House]
 
 
 @pytest.fixture
-def make_house() -> Iterator[MakeHouse]:
+def make_house(home: Home) -> Iterator[MakeHouse]:
     """Makes installations with a slow stub; all are gone after the test."""
     made: list[House] = []
 
     def make_house(data_dir: Path) -> House:
-        data_dir.mkdir(mode=0o700, exist_ok=True)
-        (data_dir / "models").mkdir()
-        run_cli(data_dir, "models", "add", SLOW_STUB, "stub:?rows=8&step_ms=20")
-        made.append(House(data_dir))
+        home.copy_to(data_dir)
+        made.append(House(data_dir, home.key))
         return made[-1]
 
     yield make_house
@@ -98,8 +94,9 @@ def make_house() -> Iterator[MakeHouse]:
         for sessions in house.opened:
             sessions.kw["bind"].dispose()
         if house.process is not None:
-            house.end(signal.SIGINT)
-        run_cli(house.data_dir, "down", check=False)
+            assert house.end(signal.SIGINT) == 0
+        else:
+            run_cli(house.data_dir, "down", check=False)
 
 
 def test_what_is_stopped_or_killed_under_load_goes_on_where_it_was(

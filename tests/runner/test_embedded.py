@@ -24,6 +24,7 @@ from runner.embedded import (
     EmbeddedError,
     EmbeddedServices,
     ServiceUrls,
+    StartCancelled,
     binaries,
     database_answers,
     running,
@@ -32,7 +33,7 @@ from runner.embedded.account import Account, account_for
 from runner.embedded.binaries import find_postgres, find_valkey
 from runner.embedded.process import run_once
 
-Launch = Callable[[Path], EmbeddedServices]
+Launch = Callable[..., EmbeddedServices]
 
 LAUNCHER = """
 import sys, time
@@ -50,8 +51,8 @@ def launch() -> Iterator[Launch]:
     """Makes launchers whose services are stopped after the test."""
     made: list[EmbeddedServices] = []
 
-    def make(data_dir: Path) -> EmbeddedServices:
-        made.append(EmbeddedServices(data_dir, fast=True))
+    def make(data_dir: Path, database_url: str | None = None) -> EmbeddedServices:
+        made.append(EmbeddedServices(data_dir, database_url=database_url, fast=True))
         return made[-1]
 
     yield make
@@ -105,6 +106,38 @@ def test_services_keep_their_addresses_when_they_are_restarted(
     assert services.start() == urls
     assert services.pids() != before
     assert running(tmp_path) == urls
+
+
+def test_a_database_that_fails_to_come_back_comes_back_at_its_address_later(
+    tmp_path: Path, launch: Launch
+) -> None:
+    services = launch(tmp_path)
+    urls = services.start()
+    pid = services.pids()["postgres"]
+    assert pid is not None
+    password = tmp_path / "secrets" / "postgres"
+    right = password.read_text()
+    password.write_text("another")  # it starts, but cannot be prepared
+    os.kill(pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(pid)], timeout=5)
+    with pytest.raises(EmbeddedError):
+        services.start()
+    assert services.pids()["postgres"] is None
+    password.write_text(right)
+    assert services.start() == urls
+
+
+def test_a_broker_that_is_too_slow_to_start_is_a_failure_that_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Launch
+) -> None:
+    broker = launch(tmp_path, database_url="postgresql://none")
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.embedded.valkey._READY_SECONDS", -1.0)
+        with pytest.raises(EmbeddedError, match="did not answer") as failure:
+            broker.start()
+    assert not isinstance(failure.value, StartCancelled)  # that would end the watch over it
+    assert not broker.occupied()
+    broker.start()
 
 
 def test_the_address_serves_sqlalchemy_and_celery(shared: tuple[Path, EmbeddedServices]) -> None:
