@@ -124,16 +124,22 @@ class Fire:
         return {name: child.restarts for name, child in self._state().children.items()}
 
     def child(self, name: str) -> psutil.Process:
-        return psutil.Process(self._state().children[name].pid)
+        return _process(self._state().children[name].pid)
 
     def service(self, name: str) -> psutil.Process:
-        return psutil.Process(self._state().services[name].pid)
+        return _process(self._state().services[name].pid)
 
     def _state(self) -> UpState:
         """What ``tokenmill status`` would say, without a process for each question."""
         state = read_up_state(self.server.data_dir)
         assert state is not None
         return state
+
+
+def _process(pid: int | None) -> psutil.Process:
+    """Of no pid psutil would make the process that asks: a test that stops itself."""
+    assert pid is not None, "it does not run"
+    return psutil.Process(pid)
 
 
 def job_id_of(batch_id: str) -> JobId:
