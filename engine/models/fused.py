@@ -14,6 +14,7 @@ from engine.kernels.library import Layer, Matrix, Profile, Stack, Step
 from engine.kernels.memory import Arena, padded, zeroed
 from engine.models.hf import LoadedModel
 from engine.models.llama import LayerParts, NotFusable, Parts, rotary_tables, take_apart
+from engine.tracing import stretch
 
 PANEL = 16
 """Outputs that lie together in a packed weight."""
@@ -115,7 +116,8 @@ class FusedModel:
             profile=ctypes.pointer(self._profile),
             num_threads=num_threads(),
         )
-        self._functions.tm_run_step(ctypes.byref(self._stack), ctypes.byref(step))
+        with stretch("fused layers"):
+            self._functions.tm_run_step(ctypes.byref(self._stack), ctypes.byref(step))
         return logits
 
     def _bind(self, attention: CpuAttention) -> "ctypes.Array[ctypes.c_void_p]":

@@ -2,7 +2,8 @@
 
 The trace is torch.profiler's: complete events (``ph`` "X") with microseconds. The engine names its
 stretches ``tokenmill.step``, ``tokenmill.run N tokens M rows``, ``tokenmill.sampling`` and
-``tokenmill.attention``; time on the host is each event's own, without that of the events inside it.
+``tokenmill.attention``, and ``tokenmill.fused layers`` where one call in C++ is the whole forward;
+time on the host is each event's own, without that of the events inside it.
 """
 
 import gzip
@@ -17,9 +18,14 @@ import msgspec
 from runner.domain.errors import InvalidRequest
 
 ATTENTION, MATRIX, SAMPLING = "attention", "matrix products", "sampling"
+FUSED = "fused layers"
 OTHER, HOST = "other operations", "host Python"
 _STEP, _RUN = "tokenmill.step", "tokenmill.run "
-_STRETCHES = {"tokenmill.attention": ATTENTION, "tokenmill.sampling": SAMPLING}
+_STRETCHES = {
+    "tokenmill.attention": ATTENTION,
+    "tokenmill.sampling": SAMPLING,
+    "tokenmill.fused layers": FUSED,
+}
 _PRODUCTS = ("::mm", "::addmm", "::bmm", "::baddbmm", "::linear", "::matmul")
 _OPERATION = "cpu_op"
 _FUSED_ATTENTION = "scaled_dot_product"
@@ -144,8 +150,9 @@ def _category(event: _Event, around: str) -> str:
 
 def _charge(done: _Open, tally: _Tally) -> None:
     own = max(0.0, done.own)
-    # Between the operations of a stretch runs Python, whatever the stretch is of.
-    is_python = done.event.cat == "user_annotation"
+    # Between the operations of a stretch runs Python, whatever the stretch is of; but the fused
+    # layers are one call, which has no operations.
+    is_python = done.event.cat == "user_annotation" and done.category != FUSED
     tally.by_category[HOST if is_python else done.category] += own
     if not is_python:
         tally.by_name[done.event.name].append(own)
@@ -171,7 +178,7 @@ def _summary(steps: list[_Event], complete: list[_Event], tally: _Tally) -> Trac
         rows_per_step=sum(int(words[3]) for words in runs) / len(steps),
         shares={
             name: tally.by_category[name] / total
-            for name in (ATTENTION, MATRIX, SAMPLING, OTHER, HOST)
+            for name in (FUSED, ATTENTION, MATRIX, SAMPLING, OTHER, HOST)
         },
         device_shares={name: us / total for name, us in sorted(on_device.items())},
         operations=_largest(tally.by_name.items()),

@@ -53,7 +53,10 @@ def test_a_profile_shows_where_the_time_goes_and_nothing_of_the_lines(
     assert told["step_ms_p95"] >= told["step_ms_p50"] > 0
     assert told["tokens_per_step"] >= told["rows_per_step"] >= 1
     assert sum(told["shares"].values()) > 0.99
-    assert all(told["shares"][part] > 0 for part in ("attention", "matrix products", "sampling"))
+    # Where kernels can be compiled the forward is one call in C++, else operations of torch.
+    assert told["shares"]["sampling"] > 0
+    parts = [told["shares"][part] for part in ("fused layers", "attention", "matrix products")]
+    assert parts[0] > 0.1 or min(parts[1:]) > 0
     text = gzip.decompress(trace.read_bytes()).decode()
     assert json.loads(text)["traceEvents"]
     for secret in (CANARY, server.key, batch.id):

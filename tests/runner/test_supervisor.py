@@ -35,7 +35,9 @@ data_dir = Path(job["data_dir"])
 given = {} if job["services"] else {"database_url": "postgresql://none", "broker_url": "redis://no"}
 
 def say(*words):
-    print(json.dumps(words), flush=True)
+    # In one piece: two threads may speak at once.
+    sys.stdout.write(json.dumps(words) + "\\n")
+    sys.stdout.flush()
 
 def dead(urls, pid):
     say("dead", pid)

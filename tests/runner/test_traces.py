@@ -6,7 +6,16 @@ import json
 import pytest
 
 from runner.domain.errors import InvalidRequest
-from runner.domain.traces import ATTENTION, HOST, MATRIX, OTHER, SAMPLING, Operation, summarise
+from runner.domain.traces import (
+    ATTENTION,
+    FUSED,
+    HOST,
+    MATRIX,
+    OTHER,
+    SAMPLING,
+    Operation,
+    summarise,
+)
 
 Event = dict[str, object]
 
@@ -54,7 +63,7 @@ def test_each_part_of_a_step_gets_its_own_time() -> None:
     assert (summary.steps, summary.step_ms_mean, summary.step_ms_p50) == (2, 1.0, 1.0)
     assert (summary.tokens_per_step, summary.rows_per_step) == (7, 3)
     assert summary.shares == pytest.approx(
-        {ATTENTION: 0.25, MATRIX: 0.2, SAMPLING: 0.1, OTHER: 0.06, HOST: 0.39}
+        {FUSED: 0, ATTENTION: 0.25, MATRIX: 0.2, SAMPLING: 0.1, OTHER: 0.06, HOST: 0.39}
     )
     assert sum(summary.shares.values()) == pytest.approx(1)
     assert summary.operations[0] == Operation("aten::bmm", 2, 0.4)
@@ -99,5 +108,11 @@ def test_attention_that_is_not_ours_to_mark_is_known_by_its_operation() -> None:
     inner = op("aten::bmm", 200, 100)
     summary = summarise(packed([stretch("step", 0, 1000), fused, inner]))
     assert summary.shares == pytest.approx(
-        {ATTENTION: 0.4, MATRIX: 0, SAMPLING: 0, OTHER: 0, HOST: 0.6}
+        {FUSED: 0, ATTENTION: 0.4, MATRIX: 0, SAMPLING: 0, OTHER: 0, HOST: 0.6}
     )
+
+
+def test_layers_that_are_one_call_are_told_as_such() -> None:
+    summary = summarise(packed([stretch("step", 0, 1000), stretch("fused layers", 100, 700)]))
+    assert (summary.shares[FUSED], summary.shares[HOST]) == (0.7, pytest.approx(0.3))
+    assert summary.operations[0].name == "tokenmill.fused layers"

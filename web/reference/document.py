@@ -79,8 +79,8 @@ def _operation(method: str, path: str, operation: Operation, doc: str) -> Schema
     named = re.findall(r"{(\w+)}", path)
     keyed = path.startswith(("/v1/", "/api/"))
     statuses = {400, 415, 500, 503, *operation.statuses}
-    statuses |= {401} if keyed else set()
-    statuses |= {507} if method != "GET" else set()
+    # A reader too may need room on a full disk, to sort in or to note that a key was used.
+    statuses |= {401, 507} if keyed else set()
     statuses |= {404} if named else set()
     described: Schema = {
         "operationId": _operation_id(method, path),
