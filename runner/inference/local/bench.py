@@ -116,7 +116,7 @@ def write_ids(path: Path, result: BenchResult) -> None:
     path.write_text(json.dumps(result.token_ids))
 
 
-def main(folder: str, workload: str, out: str, profiles: str) -> None:
+def main(folder: str, workload: str, out: str, profiles: str = "") -> None:
     """Run and print the summary as JSON; ``out`` and ``profiles`` may be empty."""
     result = run_bench(Path(folder), read_workload(Path(workload)), load_settings())
     if out:
