@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from engine.attention.backend import AttentionOptions, BatchLayout, LayerShape
+from engine.attention.step_layout import padded_tables
 from engine.kernels import Kernels
 from engine.kernels.library import BFLOAT16, FLOAT32, AttentionRows, AttentionShape, Batch
 from engine.kernels.memory import zeroed
@@ -39,13 +40,9 @@ class CpuAttention:
 
     def begin(self, layout: BatchLayout) -> None:
         self._release()
-        tables = np.zeros(
-            (len(layout.block_tables), max(map(len, layout.block_tables))), dtype=np.int32
-        )
-        for row, table in zip(tables, layout.block_tables, strict=True):
-            row[: len(table)] = table
         query_lens = np.array(layout.query_lens, dtype=np.int32)
         context_lens = np.array(layout.context_lens, dtype=np.int32)
+        tables = padded_tables(layout.block_tables, -(-context_lens // self._block_size))
         # The plan reads these until it is freed.
         self._held = (tables, query_lens, context_lens)
         self._batch = Batch(

@@ -39,7 +39,7 @@ class StepLayout:
         self._query_lens = np.asarray(layout.query_lens, dtype=np.int32)
         self._context_lens = np.asarray(layout.context_lens, dtype=np.int32)
         starts = np.cumsum(self._query_lens, dtype=np.int32) - self._query_lens
-        tables = _padded(layout.block_tables, -(-self._context_lens // block_size))
+        tables = padded_tables(layout.block_tables, -(-self._context_lens // block_size))
         slots = _written_slots(tables, self._query_lens, self._context_lens, block_size)
         self.slots, self.starts, self.query_lens, self.context_lens, flat = _upload(
             [slots, starts, self._query_lens, self._context_lens, tables.reshape(-1)], device
@@ -72,7 +72,7 @@ class StepLayout:
         return Tiles(on_device[0], on_device[1], rows, int(self._context_lens[rows].max()))
 
 
-def _padded(block_tables: list[list[int]], widths: np.ndarray) -> np.ndarray:
+def padded_tables(block_tables: list[list[int]], widths: np.ndarray) -> np.ndarray:
     """[sequences, blocks of the longest]: only the blocks that the contexts reach."""
     tables = np.zeros((len(widths), widths.max()), dtype=np.int32)
     for row, table, width in zip(tables, block_tables, widths.tolist(), strict=True):

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from runner.domain.lanes import Lane
 from runner.domain.leases import ItemInput, Lease, LineMetrics
+from runner.inference.prompts import TokenisedLine
 from runner.inference.requests import LineRequest
 
 
@@ -26,6 +27,22 @@ class Task:
     prompts: tuple[tuple[int, ...], ...]
     truncated_tokens: int = 0
     grammar: object = None
+
+    @classmethod
+    def of(
+        cls, lease: Lease, item: ItemInput, line: TokenisedLine, grammar: object = None
+    ) -> "Task":
+        """The task of a line under a lease."""
+        return cls(
+            key=f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}",
+            lease=lease,
+            idx=item.idx,
+            custom_id=item.custom_id,
+            request=line.request,
+            prompts=line.token_ids,
+            truncated_tokens=line.truncated_tokens,
+            grammar=grammar,
+        )
 
     def prompt_text(self) -> str:
         """What its prompts say, for whoever looks for a text in them; never for logs."""

@@ -80,15 +80,7 @@ class StubBackend:
         except BadBody as error:
             raise LineRefusal(400, error.code, error.message, error.param) from None
         _refuse_forms(request)
-        return Task(
-            key=f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}",
-            lease=lease,
-            idx=item.idx,
-            custom_id=item.custom_id,
-            request=line.request,
-            prompts=line.token_ids,
-            truncated_tokens=line.truncated_tokens,
-        )
+        return Task.of(lease, item, line)
 
     def submit(self, task: Task) -> None:
         """Queue a task."""

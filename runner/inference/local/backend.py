@@ -58,16 +58,7 @@ class LocalBackend:
             raise LineRefusal(400, error.code, error.message, error.param) from None
         except EngineError as error:
             raise _refusal(error, lease.endpoint) from None
-        return Task(
-            key=f"{lease.key.job_id}/{item.idx}/{lease.key.epoch}",
-            lease=lease,
-            idx=item.idx,
-            custom_id=item.custom_id,
-            request=line.request,
-            prompts=line.token_ids,
-            truncated_tokens=line.truncated_tokens,
-            grammar=grammar,
-        )
+        return Task.of(lease, item, line, grammar)
 
     def submit(self, task: Task) -> None:
         """Queue a task's choices in the engine: all of them, or none."""
