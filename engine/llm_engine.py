@@ -8,6 +8,7 @@ import torch
 
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
+from engine.counters import Counters
 from engine.detokenizer import Detokenizer
 from engine.duplicates import Duplicates
 from engine.errors import (
@@ -84,15 +85,8 @@ class LLMEngine:
         self._requests: dict[str, Request] = {}
         self._duplicates = Duplicates(config.merge_duplicates)
         self._detokenizers: dict[str, Detokenizer] = {}
-        self._steps = 0
-        self._last_step_us = 0
-        self._busy_us = 0
-        self._host_us = 0
+        self._counters = Counters()
         self._runner_us = 0  # of the present step
-        self._recomputed_tokens = 0
-        self._prompt_tokens = 0
-        self._output_tokens = 0
-        self._copies = 0
 
     @property
     def num_unfinished(self) -> int:
@@ -175,7 +169,8 @@ class LLMEngine:
         if plan.stuck is not None:
             ended.append((plan.stuck, FinishReason.ERROR, self._never_fits(plan.stuck)))
         now_us = _now_us()
-        self._share_time(plan, now_us - started_us)
+        self._counters.take_step(plan, now_us - started_us, self._runner_us)
+        self._runner_us = 0
         return [
             output
             for request, reason, error in ended
@@ -184,7 +179,7 @@ class LLMEngine:
 
     def stats(self) -> EngineStats:
         """A reading of counters and gauges; cheap enough for every step, from any thread."""
-        used = self._blocks.num_used_blocks
+        counters, used = self._counters, self._blocks.num_used_blocks
         slots = used * self._blocks.block_size
         # Only a request's last blocks can be unfilled, and those are never shared.
         unfilled = sum(
@@ -194,7 +189,7 @@ class LLMEngine:
         return EngineStats(
             running=len(self._scheduler.running),
             waiting=self._scheduler.num_waiting,
-            steps=self._steps,
+            steps=counters.steps,
             kv_blocks_total=self._blocks.num_blocks,
             kv_blocks_used=used,
             kv_utilization=used / self._blocks.num_blocks,
@@ -202,20 +197,20 @@ class LLMEngine:
             prefix_hit_tokens=self._scheduler.prefix_hit_tokens,
             prefix_query_tokens=self._scheduler.prefix_query_tokens,
             preemptions=self._scheduler.num_preemptions,
-            recomputed_tokens=self._recomputed_tokens
+            recomputed_tokens=counters.recomputed_tokens
             + sum(r.num_recomputed_tokens for r in list(self._requests.values())),
-            prompt_tokens=self._prompt_tokens,
-            output_tokens=self._output_tokens,
-            copies=self._copies,
-            last_step_us=self._last_step_us,
-            busy_us=self._busy_us,
-            host_us=self._host_us,
+            prompt_tokens=counters.prompt_tokens,
+            output_tokens=counters.output_tokens,
+            copies=counters.copies,
+            last_step_us=counters.last_step_us,
+            busy_us=counters.busy_us,
+            host_us=counters.host_us,
         )
 
     def profile(self) -> dict[str, float]:
         """Seconds of all steps so far by part; what is left of the whole is Python elsewhere."""
         seconds = self._runner.seconds() | self._profile.seconds()
-        return seconds | {"other": self._busy_us / 1e6 - sum(seconds.values())}
+        return seconds | {"other": self._counters.busy_us / 1e6 - sum(seconds.values())}
 
     def check_integrity(self) -> None:
         """Assert that no block, request or count is lost; for tests and idle moments."""
@@ -263,7 +258,7 @@ class LLMEngine:
             if request.first_token_us is None:
                 request.first_token_us = now_us
             request.append(token_id, result.logprobs[index])
-            self._output_tokens += 1
+            self._counters.output_tokens += 1
             if request.grammar is not None and request.grammar.fault is not None:
                 ended.append((request, FinishReason.ERROR, _grammar_fault(request)))
                 continue
@@ -331,8 +326,7 @@ class LLMEngine:
     ) -> RequestOutput:
         copy.copy_answer(original, now_us)
         del self._requests[copy.request_id]
-        self._prompt_tokens += copy.num_prompt_tokens
-        self._copies += 1
+        self._counters.take_copy(copy)
         metrics = RequestMetrics.of(copy, now_us)
         return replace(output, request_id=copy.request_id, metrics=metrics)
 
@@ -365,8 +359,7 @@ class LLMEngine:
         self._runner.forget(request)
         del self._requests[request.request_id]
         detokenizer = self._detokenizers.pop(request.request_id, None)
-        self._recomputed_tokens += request.num_recomputed_tokens
-        self._prompt_tokens += request.num_prompt_tokens
+        self._counters.take_computed(request)
         token_ids = request.output_token_ids
         hides_last = bool(token_ids) and self._is_end_token(request.params, token_ids[-1])
         return RequestOutput(
@@ -381,21 +374,6 @@ class LLMEngine:
             if request.pooled and reason is FinishReason.STOP
             else None,
         )
-
-    def _share_time(self, plan: StepPlan, step_us: int) -> None:
-        """Charge the step's wall time to its requests by tokens; the shares add up exactly."""
-        self._steps += 1
-        self._last_step_us = step_us
-        self._busy_us += step_us
-        self._host_us += step_us - self._runner_us
-        self._runner_us = 0
-        if not plan.requests:
-            return
-        total = sum(plan.num_tokens)
-        shares = [step_us * num_tokens // total for num_tokens in plan.num_tokens]
-        shares[0] += step_us - sum(shares)
-        for request, share in zip(plan.requests, shares, strict=True):
-            request.device_us += share
 
     def _never_fits(self, request: Request) -> PromptTooLong:
         return PromptTooLong(
