@@ -11,13 +11,7 @@ from engine.config import EngineConfig
 from engine.counters import Counters
 from engine.detokenizer import Detokenizer
 from engine.duplicates import Duplicates
-from engine.errors import (
-    EngineError,
-    GrammarFault,
-    InvalidLogits,
-    InvalidParams,
-    PromptTooLong,
-)
+from engine.errors import EngineError, InvalidParams
 from engine.lanes import open_lane
 from engine.limits import Limits
 from engine.logit_edits import LogitEdits
@@ -28,6 +22,7 @@ from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOut
 from engine.pooling import PooledStates, PoolingParams
 from engine.profile import StepProfile
 from engine.request import Request
+from engine.request_faults import grammar_fault, invalid_logits, never_fits
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
 from engine.tokenizer import Tokenizer
@@ -167,7 +162,7 @@ class LLMEngine:
             plan = self._scheduler.schedule(started_us)
         ended = self._run(plan) if plan.requests else []
         if plan.stuck is not None:
-            ended.append((plan.stuck, FinishReason.ERROR, self._never_fits(plan.stuck)))
+            ended.append((plan.stuck, FinishReason.ERROR, never_fits(plan.stuck, self._blocks)))
         now_us = _now_us()
         self._counters.take_step(plan, now_us - started_us, self._runner_us)
         self._runner_us = 0
@@ -243,7 +238,7 @@ class LLMEngine:
             zip(plan.requests, plan.num_tokens, strict=True)
         ):
             if not result.finite[index]:
-                ended.append((request, FinishReason.ERROR, _invalid_logits(request)))
+                ended.append((request, FinishReason.ERROR, invalid_logits(request)))
                 continue
             vector = result.states[index]
             if request.pooled is not None and vector is not None:
@@ -260,7 +255,7 @@ class LLMEngine:
             request.append(token_id, result.logprobs[index])
             self._counters.output_tokens += 1
             if request.grammar is not None and request.grammar.fault is not None:
-                ended.append((request, FinishReason.ERROR, _grammar_fault(request)))
+                ended.append((request, FinishReason.ERROR, grammar_fault(request)))
                 continue
             reason = self._finish_reason(request)
             if reason is not None:
@@ -375,31 +370,9 @@ class LLMEngine:
             else None,
         )
 
-    def _never_fits(self, request: Request) -> PromptTooLong:
-        return PromptTooLong(
-            f"The request needs {self._blocks.blocks_for(request.num_tokens):,} KV blocks, more "
-            f"than the {self._blocks.num_free_blocks:,} there are; shorten it or give the pool "
-            "more memory."
-        )
-
 
 _NO_OUTPUT = SamplingParams(max_tokens=1)
 """What a pooling request has for parameters of an output that it never gets."""
-
-
-def _invalid_logits(request: Request) -> InvalidLogits:
-    return InvalidLogits(
-        f"What the model computed of {request.num_tokens:,} tokens is not finite; try float32, or "
-        "check the model's weights."
-    )
-
-
-def _grammar_fault(request: Request) -> GrammarFault:
-    assert request.grammar is not None
-    return GrammarFault(
-        f"The output could not follow its grammar after {request.num_output_tokens - 1:,} tokens: "
-        f"{request.grammar.fault}. Make it simpler."
-    )
 
 
 def _now_us() -> int:
