@@ -8,7 +8,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from runner.db.models import Job, OutboxEvent, Shard
+from runner.db.models import Job, Shard
 from runner.domain.defaults import check_defaults
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
@@ -18,6 +18,7 @@ from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
 from runner.services import files
 from runner.services.audit import record
+from runner.services.events import announce
 from runner.services.job_records import JobRecord, as_created, job_records
 from runner.services.keys import Caller
 from runner.services.pages import Page, cut
@@ -155,11 +156,7 @@ def drop_open_shards(session: Session, job_id: UUID) -> None:
 
 def announce_end(session: Session, job: Job, state: JobState) -> None:
     """Write the event of a terminal state in the transaction that makes it true."""
-    session.add(
-        OutboxEvent(
-            project_id=job.project_id, kind=f"batch.{state}", payload={"job_id": str(job.id)}
-        )
-    )
+    announce(session, job.project_id, f"batch.{state}", {"job_id": str(job.id)})
 
 
 def _check(new: NewJob) -> None:
