@@ -14,6 +14,7 @@ import numpy as np
 from runner.domain.defaults import NO_DEFAULTS, Defaults
 from runner.domain.ids import ModelId
 from runner.domain.lines import LineError, ParsedLine, RawLine, parse_line
+from runner.domain.outlines import Sketch
 from runner.domain.sharding import PrefixKeys, shards_of
 
 FAULTS_KEPT = 1000
@@ -63,6 +64,7 @@ class Intake:
         self.fault_count = 0
         self.total = 0
         self.model_id: ModelId | None = None
+        self.sketch = Sketch()
         self._model_name = ""
         self._endpoint = endpoint
         self._max_line_bytes = max_line_bytes
@@ -150,6 +152,7 @@ class Intake:
 
     def _note(self, idx: int, number: int, parsed: ParsedLine) -> None:
         self._keys.add(parsed.prompt)
+        self.sketch.add(parsed.outline)
         self._idx.append(idx)
         self._line_numbers.append(number)
         digest = hashlib.blake2b(parsed.custom_id.encode(), digest_size=8).digest()

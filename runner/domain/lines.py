@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from runner.domain.defaults import NO_DEFAULTS, Defaults
+from runner.domain.outlines import Asked, Outline, outline
 from runner.domain.sound_json import UnsoundJson, read_json
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -33,8 +34,8 @@ class _Named(msgspec.Struct):
     custom_id: str
 
 
-class BodyHead(msgspec.Struct):
-    """What ingest must know of a body: who answers, and the text that may be shared."""
+class BodyHead(Asked, kw_only=True):
+    """What ingest must know of a body: who answers, the text that may be shared, and its size."""
 
     model: str
     stream: bool | None = None
@@ -46,11 +47,13 @@ class BodyHead(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ParsedLine:
-    """A line that passed: its custom id, its model, and its own part of the prompt as written."""
+    """A line that passed: its custom id, its model, its own part of the prompt as written, and how
+    large it is."""
 
     custom_id: str
     model: str
     prompt: bytes
+    outline: Outline
 
 
 class LineError(Exception):
@@ -150,7 +153,9 @@ def _sound_line(data: bytes, endpoint: str, defaults: Defaults) -> ParsedLine:
         raise LineError(
             "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
         )
-    return ParsedLine(line.custom_id, head.model, _own_prompt(head, defaults))
+    prompt = _own_prompt(head, defaults)
+    size = outline(endpoint, prompt, defaults.shared_bytes, head)
+    return ParsedLine(line.custom_id, head.model, prompt, size)
 
 
 def _custom_id_of(data: bytes) -> str | None:

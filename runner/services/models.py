@@ -145,6 +145,11 @@ def price_at(session: Session, model_id: UUID, moment: datetime) -> pricing.Pric
     return price_of(session.scalars(query).one())
 
 
+def price_now(session: Session, model_id: UUID) -> pricing.Price:
+    """The price list that a job made now would have."""
+    return price_at(session, model_id, session.scalars(select(func.now())).one())
+
+
 def price_of(row: Price) -> pricing.Price:
     """The arithmetic form of a price row."""
     return pricing.Price(

@@ -1,0 +1,83 @@
+"""What jobs will take: guessed at a glance."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from runner.db.models import FileChunk
+from runner.domain.defaults import Defaults
+from runner.domain.errors import NotFound
+from runner.domain.estimate import Estimate, estimate
+from runner.domain.ids import FileId, ProjectId
+from runner.domain.lines import LineError, parse_line, split_lines
+from runner.domain.outlines import Sketch
+from runner.services.files import CHUNK_BYTES, visible_file
+from runner.services.models import ModelRecord, get_model, price_now
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The work that is asked about: a file of a project, as a job would run it."""
+
+    project_id: ProjectId
+    file_id: FileId
+    endpoint: str
+    defaults: bytes | None = None
+
+
+def quick(session: Session, order: Order) -> Estimate | None:
+    """An estimate at a glance, from the first mebibyte of a file that nobody has read yet.
+
+    It takes milliseconds. Upper bounds hold if the rest of the file is like its beginning. None if
+    no line in there could run: reading the file will say why.
+    """
+    file = visible_file(session, order.project_id, order.file_id)
+    chunk = session.scalars(
+        select(FileChunk.data).where(FileChunk.file_id == file.id, FileChunk.chunk_no == 0)
+    ).one_or_none()
+    glance = _Glance(order)
+    seen = glance.read(bytes(chunk or b""), file.size)
+    model = _model_of(session, glance.model)
+    if model is None:
+        return None
+    volume = glance.sketch.scaled(seen, file.size).volume(model.context_length)
+    return estimate(volume, price_now(session, model.id), None, None)
+
+
+class _Glance:
+    """The lines at the beginning of a file."""
+
+    def __init__(self, order: Order) -> None:
+        self.sketch = Sketch()
+        self.model: str | None = None
+        self._endpoint = order.endpoint
+        self._defaults = Defaults(order.defaults)
+
+    def read(self, data: bytes, size: int) -> int:
+        """Sketch the whole lines of a file's first bytes; returns how many bytes they are."""
+        seen = 0
+        whole = data if size <= len(data) else data[: data.rfind(b"\n") + 1]
+        for line in split_lines(_pieces(whole), CHUNK_BYTES):
+            seen = line.offset + len(line.data) + 1
+            try:
+                parsed = parse_line(line.data, self._endpoint, CHUNK_BYTES, self._defaults)
+            except LineError:
+                continue
+            self.model = self.model or parsed.model
+            self.sketch.add(parsed.outline)
+        return seen
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    yield data
+
+
+def _model_of(session: Session, name: str | None) -> ModelRecord | None:
+    if name is None or not name.isprintable():
+        return None
+    try:
+        return get_model(session, name)
+    except NotFound:
+        return None
