@@ -26,7 +26,7 @@ from runner.domain.errors import NotFound
 from runner.domain.ids import JobId, ProjectId
 from runner.domain.lines import ENDPOINTS
 from runner.runtime import Runtime
-from runner.services import contents, files, jobs, keys, reports
+from runner.services import contents, files, jobs, keys, pausing, reports
 from runner.services.job_records import JobRecord
 from runner.services.jobs import NewJob
 from runner.services.keys import Caller
@@ -103,7 +103,7 @@ def list_all(
     rows = [
         (
             ids.encode(ids.JOB_PREFIX, job.id),
-            job.state.value,
+            "paused" if job.pause_reason else job.state.value,
             f"{job.totals.succeeded + job.totals.failed}/{job.total}",
             job.totals.failed,
             job.totals.output_tokens,
@@ -158,6 +158,30 @@ def cancel(
         caller = _caller(runtime, project)
         with runtime.transaction() as session:
             record = jobs.cancel_job(session, caller.project_id, _job_id(job))
+    _show(record, as_json)
+
+
+@app.command()
+def pause(
+    job: str, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Hold a job: nothing more of it is leased, its deadline stands still."""
+    with installation(data_dir) as runtime:
+        caller = _caller(runtime, project)
+        with runtime.transaction() as session:
+            record = pausing.pause_job(session, caller.project_id, _job_id(job))
+    _show(record, as_json)
+
+
+@app.command()
+def resume(
+    job: str, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Let a paused job go on."""
+    with installation(data_dir) as runtime:
+        caller = _caller(runtime, project)
+        with runtime.transaction() as session:
+            record = pausing.resume_job(session, caller.project_id, _job_id(job))
     _show(record, as_json)
 
 
@@ -245,7 +269,7 @@ def _show(job: JobRecord, as_json: bool) -> None:
     totals = job.totals
     rows = [
         ("job", ids.encode(ids.JOB_PREFIX, job.id)),
-        ("state", job.state.value),
+        ("state", "paused" if job.pause_reason else job.state.value),
         ("lines", f"{totals.succeeded} answered, {totals.failed} failed, {job.total} in all"),
         ("tokens in", f"{totals.prompt_tokens} ({totals.cached_tokens} cached)"),
         ("tokens out", totals.output_tokens),

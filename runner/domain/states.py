@@ -38,6 +38,16 @@ LIVE_JOB_STATES = tuple(state for state in JobState if not state.is_terminal)
 TERMINAL_JOB_STATES = tuple(state for state in JobState if state.is_terminal)
 
 
+PAUSABLE_JOB_STATES = (JobState.VALIDATING, JobState.IN_PROGRESS)
+
+
+class PauseReason(StrEnum):
+    """Who paused a job. A pause lies over a state and is none: the wire has no word for it."""
+
+    USER = "user"
+    BUDGET = "budget"
+
+
 class ShardState(StrEnum):
     """Where a shard is: waiting, held by a worker, or ended in one of three ways."""
 

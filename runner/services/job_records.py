@@ -11,9 +11,13 @@ from sqlalchemy.orm import Session
 from runner.db.models import Job, JobError, Model, Shard
 from runner.domain.ids import FileId, JobId, ProjectId
 from runner.domain.intake import LineFault
-from runner.domain.states import JobState
+from runner.domain.states import PAUSABLE_JOB_STATES, JobState, PauseReason
 
 ERRORS_SHOWN = 100
+_PAUSE_SENTENCES = {
+    PauseReason.USER: "Somebody paused it; it goes on when it is resumed.",
+    PauseReason.BUDGET: "Its budget does not allow another line.",
+}
 _WAITING = ("queued", "Waiting for a CPU worker.")  # the phase of a job nobody has read yet
 
 
@@ -52,6 +56,7 @@ class JobRecord:
     error_file_id: FileId | None
     phase: str
     phase_reason: str | None
+    pause_reason: PauseReason | None
     created_at: datetime
     in_progress_at: datetime | None
     finalizing_at: datetime | None
@@ -61,6 +66,11 @@ class JobRecord:
     expired_at: datetime | None
     cancelling_at: datetime | None
     cancelled_at: datetime | None
+
+    @property
+    def is_pausable(self) -> bool:
+        """Whether it may be paused, or resumed."""
+        return self.state in PAUSABLE_JOB_STATES
 
 
 def as_created(job: JobRecord) -> JobRecord:
@@ -78,6 +88,7 @@ def as_created(job: JobRecord) -> JobRecord:
         error_file_id=None,
         phase=phase,
         phase_reason=reason,
+        pause_reason=None,
         in_progress_at=None,
         finalizing_at=None,
         completed_at=None,
@@ -157,9 +168,19 @@ def _faults(session: Session, job_ids: list[UUID]) -> dict[UUID, tuple[LineFault
     return found
 
 
+def _pause(job: Job) -> PauseReason | None:
+    """Why the job is paused, as long as that means anything."""
+    if job.pause_reason is None or job.state not in PAUSABLE_JOB_STATES:
+        return None
+    return PauseReason(job.pause_reason)
+
+
 def _phase(job: Job) -> tuple[str, str | None]:
     """Where the job really is, in a word and a sentence."""
     state = JobState(job.state)
+    pause = _pause(job)
+    if pause is not None:
+        return "paused", _PAUSE_SENTENCES[pause]
     match state:
         case JobState.VALIDATING:
             reading = job.ingest_expires_at is not None
@@ -196,6 +217,7 @@ def _record_of(
         error_file_id=FileId(job.error_file_id) if ended and job.error_lines else None,
         phase=phase,
         phase_reason=reason,
+        pause_reason=_pause(job),
         created_at=job.created_at,
         in_progress_at=job.in_progress_at,
         finalizing_at=job.finalizing_at,

@@ -15,7 +15,7 @@ from runner.db.models import Job, Price, Shard, Worker
 from runner.domain.defaults import Defaults
 from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId, WorkerId
 from runner.domain.leases import Lease, ShardKey
-from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
+from runner.domain.states import LIVE_WORKER_STATES, JobState, PauseReason, ShardState
 from runner.failpoints import FailPoint, hit
 from runner.services.models import price_of
 
@@ -40,6 +40,7 @@ class Standing:
 
     live: frozenset[ShardKey]
     ended: frozenset[ShardKey]  # live, but their job was cancelled or has expired
+    paused: frozenset[ShardKey]  # live, but somebody paused their job
     urgent_above: int | None  # work of a higher priority than this waits: give back what can be
     suspect_waits: bool  # take no more until all is finished, then the suspect alone
     drain: bool
@@ -134,7 +135,7 @@ def lock_live(session: Session, worker_id: WorkerId, keys: set[ShardKey]) -> dic
 def look_at_leases(session: Session, worker_id: WorkerId, model_id: ModelId) -> Standing:
     """The control query of a worker, cheap enough for twice a second."""
     mine = session.execute(
-        select(Shard.job_id, Shard.shard_no, Shard.epoch, Job.state, Job.priority)
+        select(Shard.job_id, Shard.shard_no, Shard.epoch, Job.state, Job.priority, Job.pause_reason)
         .join(Job, Job.id == Shard.job_id)
         .where(
             Shard.worker_id == worker_id,
@@ -148,6 +149,8 @@ def look_at_leases(session: Session, worker_id: WorkerId, model_id: ModelId) -> 
     return Standing(
         live=frozenset(keys),
         ended=frozenset(key for key, row in keys.items() if row.state != JobState.IN_PROGRESS),
+        # A budget's stop waits for what is leased: the money for it is there.
+        paused=frozenset(key for key, row in keys.items() if row.pause_reason == PauseReason.USER),
         urgent_above=lowest if _waits_above(session, model_id, lowest) else None,
         suspect_waits=_suspect_waits(session, model_id),
         drain=worker_state == "draining",
@@ -192,7 +195,11 @@ def _lives(session: Session, worker_id: WorkerId) -> bool:
 
 def _is_waiting_for(model_id: ModelId) -> tuple[ColumnElement[bool], ...]:
     """Jobs that may have shards for a model: asked first, for a job has one model."""
-    return (Job.state == JobState.IN_PROGRESS, Job.model_id == model_id)
+    return (
+        Job.state == JobState.IN_PROGRESS,
+        Job.paused_at.is_(None),
+        Job.model_id == model_id,
+    )
 
 
 def _is_ready(model_id: ModelId, suspect: bool) -> tuple[ColumnElement[bool], ...]:

@@ -109,7 +109,12 @@ def _unserved_models() -> Select[UUID | None]:
     is_open = select(Shard.shard_no).where(Shard.job_id == Job.id, Shard.state == ShardState.OPEN)
     return (
         select(Job.model_id)
-        .where(Job.state == JobState.IN_PROGRESS, is_open.exists(), ~served.exists())
+        .where(
+            Job.state == JobState.IN_PROGRESS,
+            Job.paused_at.is_(None),
+            is_open.exists(),
+            ~served.exists(),
+        )
         .order_by(Job.priority.desc(), Job.id)
         .limit(1)
     )

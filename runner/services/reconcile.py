@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -25,6 +25,7 @@ from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
 from runner.services.files import purge_deleted
 from runner.services.jobs import drop_open_shards
+from runner.services.pausing import PAUSED_AT_MOST
 from runner.services.profiles import purge_profiles
 from runner.services.recovery import requeue_expired_leases
 from runner.services.repeats import release_keys
@@ -124,12 +125,18 @@ def keep_house(sessions: SessionFactory) -> None:
 
 
 def expire_overdue_jobs(session: Session) -> int:
-    """Stop every job past its deadline: what is finished stays, the rest will be told so."""
+    """Stop every job past its deadline: what is finished stays, the rest will be told so.
+
+    The clock of a paused job stands still, but not for ever.
+    """
     overdue = session.scalars(
         update(Job)
         .where(
             Job.state.in_((JobState.VALIDATING, JobState.IN_PROGRESS)),
-            Job.expires_at <= func.now(),
+            or_(
+                Job.paused_at.is_(None) & (Job.expires_at <= func.now()),
+                Job.paused_at <= func.now() - PAUSED_AT_MOST,
+            ),
         )
         .values(state=JobState.FINALIZING, outcome="expired", finalizing_at=func.now())
         .returning(Job.id)
@@ -157,6 +164,8 @@ def _ring_for_unread_jobs(session: Session) -> None:
 
 def _ring_for_open_shards(session: Session) -> None:
     is_open = select(Shard.shard_no).where(Shard.job_id == Job.id, Shard.state == ShardState.OPEN)
-    waiting = select(Job.id).where(Job.state == JobState.IN_PROGRESS, is_open.exists()).limit(1)
-    if session.scalar(waiting) is not None:
+    waiting = select(Job.id).where(
+        Job.state == JobState.IN_PROGRESS, Job.paused_at.is_(None), is_open.exists()
+    )
+    if session.scalar(waiting.limit(1)) is not None:
         ring(session, Bell.WAKE)

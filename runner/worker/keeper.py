@@ -90,6 +90,8 @@ class Keeper:
             standing = look_at_leases(session, context.worker_id, context.model_id)
         self._let_go(in_hand - standing.live, release=False)
         self._let_go(in_hand & standing.ended, release=True)
+        # A begun lease has work in it that nobody should pay for twice.
+        self._loop.wind_up(context.book.wind_up(in_hand & standing.paused))
         self._make_way(standing)
         self._feeder.wait_for_suspect(standing.suspect_waits)
         if standing.drain:

@@ -12,6 +12,7 @@ class _Held:
     lease: Lease
     left: int
     started: bool = False
+    is_winding_up: bool = False
 
 
 class LeaseBook:
@@ -27,12 +28,22 @@ class LeaseBook:
             self._held[lease.key] = _Held(lease, lines)
 
     def start(self, key: ShardKey) -> bool:
-        """A line of a lease enters the engine. False: the lease is not held any more."""
+        """A line of a lease enters the engine. False: it may not, for the lease is going."""
         with self._lock:
             held = self._held.get(key)
-            if held is not None:
-                held.started = True
-            return held is not None
+            if held is None or held.is_winding_up:
+                return False
+            held.started = True
+            return True
+
+    def wind_up(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
+        """Let no more lines of these enter the engine; returns those for which that is news."""
+        with self._lock:
+            held = [self._held[key] for key in keys if key in self._held]
+            news = [each for each in held if not each.is_winding_up]
+            for each in news:
+                each.is_winding_up = True
+            return {each.lease.key for each in news}
 
     def finish(self, keys: Iterable[ShardKey]) -> None:
         """One line of each lease was committed (a key may come several times)."""

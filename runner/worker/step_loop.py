@@ -34,6 +34,11 @@ class _Expect:
     more: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _WindUp:
+    keys: frozenset[ShardKey]
+
+
 class _Hold:
     """Let nothing more into the backend."""
 
@@ -42,7 +47,7 @@ class _Stop:
     """The last message."""
 
 
-_Message = _Submit | Revoked | _Profile | _Expect | _Hold | _Stop
+_Message = _Submit | Revoked | _WindUp | _Profile | _Expect | _Hold | _Stop
 
 
 class StepLoop:
@@ -64,6 +69,7 @@ class StepLoop:
         self._expects_more = True
         self._arrivals = itertools.count()
         self._inside: dict[str, Task] = {}
+        self._winding_up: set[ShardKey] = set()
         self._profile: StepProfile | None = None
         self._holding = False
         self._stopping = False
@@ -82,6 +88,11 @@ class StepLoop:
         """Abort what belongs to some leases; their ``Revoked`` follows their last outcome."""
         if keys:
             self._mail.put(Revoked(frozenset(keys), release))
+
+    def wind_up(self, keys: set[ShardKey]) -> None:
+        """Give each of these leases back once what it has in the backend ended (any thread)."""
+        if keys:
+            self._mail.put(_WindUp(frozenset(keys)))
 
     def profile(self, profile: StepProfile) -> None:
         """Record the next steps (any thread); one profile at a time."""
@@ -111,6 +122,7 @@ class StepLoop:
                 for outcome in self._step():
                     del self._inside[outcome.task.key]
                     self._ended.put(outcome)
+                self._release_wound_up()
                 now = now_us()
                 self._times.add(busy_us=now - last)
             else:
@@ -161,6 +173,10 @@ class StepLoop:
             case Revoked(keys, _):
                 self._abort(keys)
                 self._ended.put(message)
+            case _WindUp(keys):
+                self._drop_waiting(keys)
+                self._winding_up |= keys
+                self._release_wound_up()
             case _Profile(profile):
                 self._profile = profile
             case _Expect(more):
@@ -187,8 +203,22 @@ class StepLoop:
         self._times.add(wasted_us=self._backend.abort(inside))
         for key in inside:
             del self._inside[key]
+        self._winding_up -= keys
+        self._drop_waiting(keys)
+
+    def _drop_waiting(self, keys: frozenset[ShardKey]) -> None:
         self._waiting = [entry for entry in self._waiting if entry[-1].lease.key not in keys]
         heapq.heapify(self._waiting)
+
+    def _release_wound_up(self) -> None:
+        """Give back leases that wind up and have nothing in the backend any more."""
+        if self._winding_up:
+            busy = {task.lease.key for task in self._inside.values()}
+            over = self._winding_up - busy
+            self._winding_up &= busy
+            dropped = self._book.drop(over)
+            if dropped:
+                self._ended.put(Revoked(frozenset(dropped), release=True))
 
     def _admit(self) -> None:
         """Move waiting tasks into the backend while it looks no further ahead than it should."""

@@ -18,7 +18,7 @@ from runner.db.models import Job, Profile, Shard, Worker
 from runner.domain.ids import WorkerId, encode
 from runner.domain.leases import FinishedItem
 from runner.doorbell import Bell, Ring
-from runner.services import profiles
+from runner.services import pausing, profiles
 from runner.worker import engine_worker, feeder, keeper, writer
 from runner.worker.engine_worker import EngineWorker
 from runner.worker.step_loop import StepLoop
@@ -271,6 +271,31 @@ def test_a_cancel_reaches_the_engine_at_once(
     after = workshop.make_job(4)
     finish(workshop, after)
     assert workshop.job(after).totals.succeeded == 4
+
+
+def test_a_paused_job_leaves_the_engine_without_waste_and_goes_on_when_resumed(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?rows=4&step_ms=20", shard_lines=8)
+    job_id = workshop.make_job(60)
+    live = start_worker(workshop)
+    wait_until(lambda: settled(workshop, job_id) > 0)
+    with workshop.sessions.begin() as session:
+        pausing.pause_job(session, workshop.caller.project_id, job_id)
+    wait_until(lambda: {shard.state for shard in workshop.shards(job_id)} <= {"open", "done"})
+    done = settled(workshop, job_id)
+    assert done < 60
+    assert {shard.attempt for shard in workshop.shards(job_id) if shard.state == "open"} == {0}
+    other = workshop.make_job(4)
+    finish(workshop, other)
+    assert settled(workshop, job_id) == done
+    with workshop.sessions.begin() as session:
+        pausing.resume_job(session, workshop.caller.project_id, job_id)
+    finish(workshop, job_id)
+    assert workshop.job(job_id).totals.succeeded == 60
+    live.stop()
+    row = workshop.worker(live.id)
+    assert (row.wasted_us, row.stale_results) == (0, 0)
 
 
 def test_urgent_work_overtakes(make_workshop: MakeWorkshop, start_worker: StartWorker) -> None:

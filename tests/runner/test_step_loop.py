@@ -239,3 +239,39 @@ def test_nobody_waits_for_a_profile_of_a_loop_that_has_ended(bench: Bench) -> No
     bench.loop.profile(after)
     assert before.ended.is_set()
     assert after.ended.is_set()
+
+
+def test_a_lease_that_winds_up_ends_with_what_is_in_the_backend(bench: Bench) -> None:
+    gone, tasks = bench.lease(0, 40)
+    bench.loop.submit(tasks)
+    bench.thread.start()
+    seen = [bench.next()]
+    bench.loop.wind_up(bench.book.wind_up([gone.key]))
+    while not isinstance(entry := bench.next(), Revoked):
+        seen.append(entry)
+    assert entry == Revoked(frozenset({gone.key}), release=True)
+    # All that had entered the backend has its outcome, and nothing was thrown away.
+    assert sorted(seen_idx(seen)) == sorted(bench.backend.submitted)
+    assert len(seen) < 40
+    assert bench.times.read().wasted_us == 0
+    assert bench.book.keys() == set()
+
+
+def test_tasks_that_come_late_for_a_lease_that_winds_up_are_not_begun(bench: Bench) -> None:
+    gone, tasks = bench.lease(0, 4)
+    kept, others = bench.lease(1, 1)
+    assert bench.book.wind_up([gone.key]) == {gone.key}
+    assert bench.book.wind_up([gone.key]) == set()
+    bench.loop.submit(tasks)
+    bench.loop.wind_up({gone.key})
+    bench.loop.submit([*tasks, *others])
+    bench.thread.start()
+    assert bench.next() == Revoked(frozenset({gone.key}), release=True)
+    (outcome,) = [bench.next()]
+    assert isinstance(outcome, Outcome)
+    assert outcome.task.lease.key == kept.key
+    assert bench.ended.empty()
+
+
+def seen_idx(ended: list[Ended]) -> list[int]:
+    return [entry.task.idx for entry in ended if isinstance(entry, Outcome)]

@@ -289,3 +289,26 @@ def test_figures_read_well_and_lose_nothing() -> None:
 
 def _read(name: str) -> str:
     return (STATIC / name).read_text(encoding="utf-8")
+
+
+def test_a_job_is_paused_and_resumed_by_its_page(
+    submit: Callable[..., str], visitor: Visitor
+) -> None:
+    path = submit(_line("a"))
+    assert "Resume" not in visitor.get(path).text
+    for _ in range(2):
+        answer = visitor.post(f"{path}/pause")
+        assert (answer.status_code, answer.location) == (303, path)
+    page = visitor.get(path).text
+    assert_harmless(page)
+    assert ">paused<" in page
+    assert ">Pause<" not in page
+    assert "goes on when it is resumed" in page
+    assert visitor.get(f"{path}/live?seen=in_progress+x").headers["HX-Refresh"] == "true"
+    assert visitor.get(f"{path}/live?seen=in_progress-paused+x").status_code == 200
+    visitor.post(f"{path}/resume")
+    assert ">Pause<" in visitor.get(path).text
+    visitor.post(f"{path}/cancel")
+    assert ">Pause<" not in visitor.get(path).text
+    for deed in ("pause", "resume"):
+        assert visitor.post(f"{path}/{deed}").location == path

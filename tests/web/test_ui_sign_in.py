@@ -129,7 +129,7 @@ def test_a_part_that_is_polled_sends_the_whole_page_to_the_sign_in(client: Flask
     assert (answer.status_code, answer.headers["HX-Redirect"]) == (401, "/signin")
 
 
-CHANGES = ["/signout", "/jobs", "/jobs/JOB/cancel"]
+CHANGES = ["/signout", "/jobs", "/jobs/JOB/cancel", "/jobs/JOB/pause", "/jobs/JOB/resume"]
 STRANGE: list[dict[str, str]] = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},

@@ -32,6 +32,8 @@ SIGNED_IN = {
     ("GET", "/jobs/<job_id>"): 404,
     ("GET", "/jobs/<job_id>/live"): 404,
     ("POST", "/jobs/<job_id>/cancel"): 404,
+    ("POST", "/jobs/<job_id>/pause"): 404,
+    ("POST", "/jobs/<job_id>/resume"): 404,
     ("GET", "/jobs/<job_id>/output"): 404,
     ("GET", "/jobs/<job_id>/errors"): 404,
 }
@@ -57,6 +59,8 @@ KEYED = {
     ("GET", "/api/jobs/<job_id>/report"): 404,
     ("GET", "/api/jobs/<job_id>/output"): 404,
     ("GET", "/api/jobs/<job_id>/errors"): 404,
+    ("POST", "/api/jobs/<job_id>/pause"): 404,
+    ("POST", "/api/jobs/<job_id>/resume"): 404,
 }
 NAMELESS = [
     "x",

@@ -270,3 +270,23 @@ def test_errors_of_our_own_api_are_problems(api: FlaskClient) -> None:
 def test_a_file_of_an_id_from_nowhere_is_not_found(api: FlaskClient) -> None:
     answer = api.get(f"/v1/files/{encode(FILE_PREFIX, new_uuid())}/content")
     assert answer.status_code == 404
+
+
+def test_a_paused_job_stays_in_progress_for_the_contract(api: FlaskClient, running: str) -> None:
+    for _ in range(2):
+        paused = api.post(f"/api/jobs/{running}/pause")
+        assert paused.status_code == 200
+        assert (paused.get_json()["status"], paused.get_json()["phase"]) == (
+            "in_progress",
+            "paused",
+        )
+    assert "resumed" in paused.get_json()["phase_reason"]
+    assert api.get(f"/v1/batches/{running}").get_json()["phase"] == "paused"
+    for _ in range(2):
+        assert api.post(f"/api/jobs/{running}/resume").get_json()["phase"] == "in_progress"
+
+
+def test_a_job_that_has_ended_cannot_be_paused(api: FlaskClient, ended: str) -> None:
+    for deed in ("pause", "resume"):
+        answer = api.post(f"/api/jobs/{ended}/{deed}")
+        assert (answer.status_code, answer.get_json()["code"]) == (400, "state_conflict")

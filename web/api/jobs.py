@@ -3,10 +3,10 @@
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from runner.services import contents, jobs, reports
+from runner.services import contents, jobs, pausing, reports
 from runner.services.reports import JobReport, Percentiles
 from web.api.objects import PercentilesObject, ReportObject
-from web.api.wire import CURRENCY, decimal_text, read_batch_id, usage_object
+from web.api.wire import CURRENCY, batch_object, decimal_text, read_batch_id, usage_object
 from web.auth import current_caller
 from web.downloads import send_pieces
 from web.request_scope import current_runtime, current_session
@@ -34,6 +34,24 @@ def show_output(job_id: str) -> ResponseReturnValue:
 def show_errors(job_id: str) -> ResponseReturnValue:
     """The lines that have failed so far."""
     return _send_view(job_id, contents.ERROR)
+
+
+@bp.post("/jobs/<job_id>/pause")
+def pause_job(job_id: str) -> ResponseReturnValue:
+    """Lease nothing more of a job until it is resumed.
+
+    What has not begun is given back within a second; lines in an engine run to their end. The
+    batch stays ``in_progress`` with the phase ``paused``, and its deadline stands still.
+    """
+    wanted = read_batch_id(job_id, "job_id")
+    return batch_object(pausing.pause_job(current_session(), current_caller().project_id, wanted))
+
+
+@bp.post("/jobs/<job_id>/resume")
+def resume_job(job_id: str) -> ResponseReturnValue:
+    """Let a paused job go on, with what was left of its window."""
+    wanted = read_batch_id(job_id, "job_id")
+    return batch_object(pausing.resume_job(current_session(), current_caller().project_id, wanted))
 
 
 def _send_view(job_id: str, view: str) -> Response:

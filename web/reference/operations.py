@@ -81,6 +81,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/api/jobs/<job_id>/report"): Operation(objects.ReportObject),
     ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),
+    ("POST", "/api/jobs/<job_id>/pause"): Operation(objects.BatchObject),
+    ("POST", "/api/jobs/<job_id>/resume"): Operation(objects.BatchObject),
     ("GET", "/livez"): Operation(objects.Health),
     ("GET", "/readyz"): Operation(objects.Health, statuses=(503,)),
     ("GET", "/metrics"): Operation(FIGURES, statuses=(404,)),

@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JOB_PREFIX, JobId, decode, encode
 from runner.domain.lines import ENDPOINTS
-from runner.services import contents, files, jobs, line_errors, reports
+from runner.services import contents, files, jobs, line_errors, pausing, reports
 from runner.services.files import FileRecord
 from runner.services.job_records import JobRecord
 from runner.services.jobs import NewJob
@@ -69,9 +69,9 @@ def show_job(job_id: str) -> ResponseReturnValue:
 
 @bp.get("/jobs/<job_id>/live")
 def show_progress(job_id: str) -> ResponseReturnValue:
-    """What moves on a job's page; once the state has changed, the page is loaded anew."""
+    """What moves on a job's page; once the stage has changed, the page is loaded anew."""
     job = jobs.get_job(current_session(), current_caller().project_id, _read_id(job_id))
-    if request.args.get("seen", "").partition(" ")[0] != job.state:
+    if request.args.get("seen", "").partition(" ")[0] != _stage(job):
         return Response(headers={"HX-Refresh": "true"})
     return render_template("job_progress.html", **_shown(job))
 
@@ -82,6 +82,24 @@ def cancel_job(job_id: str) -> ResponseReturnValue:
     require_token()
     with suppress(StateConflict):
         jobs.cancel_job(current_session(), current_caller().project_id, _read_id(job_id))
+    return redirect(url_for("ui.jobs.show_job", job_id=job_id), 303)
+
+
+@bp.post("/jobs/<job_id>/pause")
+def pause_job(job_id: str) -> ResponseReturnValue:
+    """Pause a job; one that has ended meanwhile is shown as it is."""
+    require_token()
+    with suppress(StateConflict):
+        pausing.pause_job(current_session(), current_caller().project_id, _read_id(job_id))
+    return redirect(url_for("ui.jobs.show_job", job_id=job_id), 303)
+
+
+@bp.post("/jobs/<job_id>/resume")
+def resume_job(job_id: str) -> ResponseReturnValue:
+    """Let a paused job go on; one that has ended meanwhile is shown as it is."""
+    require_token()
+    with suppress(StateConflict):
+        pausing.resume_job(current_session(), current_caller().project_id, _read_id(job_id))
     return redirect(url_for("ui.jobs.show_job", job_id=job_id), 303)
 
 
@@ -130,8 +148,13 @@ def _shown(job: JobRecord) -> dict[str, Any]:
 
 
 def _look(job: JobRecord) -> str:
-    """A text that changes when what is shown of a running job does; it begins with the state."""
-    return f"{job.state} {job.phase} {job.total} {job.totals.succeeded} {job.totals.failed}"
+    """A text that changes when what is shown of a running job does; it begins with the stage."""
+    return f"{_stage(job)} {job.phase} {job.total} {job.totals.succeeded} {job.totals.failed}"
+
+
+def _stage(job: JobRecord) -> str:
+    """What decides what can be done on a job's page."""
+    return f"{job.state}-paused" if job.pause_reason else job.state.value
 
 
 def _new_job(file: FileRecord, fields: dict[str, str]) -> NewJob:

@@ -11,6 +11,7 @@ _PHASES = {
     "queued": "Waiting to be read",
     "reading": "Reading and checking the file",
     "in_progress": "Running: the lines are being answered",
+    "paused": "Paused",
     "finalizing": "Closing: the counts are proved and the files measured",
     "completed": "Done: every line has its answer or its error",
     "failed": "Refused: the file has faults, so no line was run",
@@ -69,6 +70,8 @@ def clock(moment: datetime, seconds: bool = True) -> str:
 
 def state_words(job: JobRecord) -> str:
     """The state in a word or two."""
+    if job.pause_reason is not None:
+        return "paused"
     return job.state.value.replace("_", " ")
 
 

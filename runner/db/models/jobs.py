@@ -37,6 +37,10 @@ class Job(Base):
         ),
         CheckConstraint("on_invalid IN ('fail', 'skip')", name="on_invalid"),
         CheckConstraint("priority BETWEEN -100 AND 100", name="priority"),
+        CheckConstraint(
+            "(paused_at IS NULL) = (pause_reason IS NULL) AND pause_reason IN ('user', 'budget')",
+            name="pause",
+        ),
         CheckConstraint("total_items >= 0 AND invalid_items >= 0", name="counts"),
         Index("ix_jobs_project_id_id", "project_id", "id"),
         Index(
@@ -73,6 +77,9 @@ class Job(Base):
     request_sha256: Mapped[bytes]
 
     state: Mapped[str]
+    # A paused job has no shard leased to it; what its state is goes on to be true.
+    paused_at: Mapped[datetime | None]
+    pause_reason: Mapped[str | None]
     outcome: Mapped[str | None]  # what finalising or cancelling will end in
     model_id: Mapped[UUID | None] = mapped_column(ForeignKey("models.id"))
     total_items: Mapped[int | None]
