@@ -16,6 +16,8 @@ WorkerId = NewType("WorkerId", UUID)
 PriceId = NewType("PriceId", UUID)
 UploadId = NewType("UploadId", UUID)
 PartId = NewType("PartId", UUID)
+ScheduleId = NewType("ScheduleId", UUID)
+RunId = NewType("RunId", UUID)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
@@ -30,6 +32,8 @@ CALL_PREFIX = "call_"
 WORKER_PREFIX = "worker_"
 UPLOAD_PREFIX = "upload_"
 PART_PREFIX = "part_"
+SCHEDULE_PREFIX = "sched_"
+RUN_PREFIX = "run_"
 
 
 def new_uuid() -> UUID:

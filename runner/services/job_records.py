@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from runner.db.models import Job, JobError, Model, Shard
-from runner.domain.ids import FileId, JobId, ProjectId
+from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId
 from runner.domain.intake import LineFault
 from runner.domain.states import PAUSABLE_JOB_STATES, JobState, PauseReason
 
@@ -42,6 +42,7 @@ class JobRecord:
     project_id: ProjectId
     endpoint: str
     input_file_id: FileId
+    schedule_id: ScheduleId | None
     completion_window: str
     model: str | None
     state: JobState
@@ -203,6 +204,7 @@ def _record_of(
         project_id=ProjectId(job.project_id),
         endpoint=job.endpoint,
         input_file_id=FileId(job.input_file_id),
+        schedule_id=ScheduleId(job.schedule_id) if job.schedule_id else None,
         completion_window=job.completion_window,
         model=model,
         state=JobState(job.state),

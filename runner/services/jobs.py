@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from runner.db.models import Job, Shard
 from runner.domain.defaults import check_defaults
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
-from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
+from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId, new_uuid
 from runner.domain.lines import ENDPOINTS
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
@@ -46,6 +46,7 @@ class NewJob:
     defaults: bytes | None = None  # a JSON object
     idempotency_key: str | None = None
     is_retry: bool = False
+    schedule_id: ScheduleId | None = None
 
 
 def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
@@ -74,6 +75,7 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         defaults=new.defaults,
         idempotency_key=new.idempotency_key,
         request_sha256=new.request_sha256,
+        schedule_id=new.schedule_id,
         state=JobState.VALIDATING,
         expires_at=func.now() + WINDOWS[new.completion_window],
     )

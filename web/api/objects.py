@@ -18,6 +18,7 @@ Amount = Annotated[
 FileIdText = Annotated[str, Meta(pattern="^file-[0-9a-z]{26}$")]
 BatchIdText = Annotated[str, Meta(pattern="^batch_[0-9a-z]{26}$")]
 UploadIdText = Annotated[str, Meta(pattern="^upload_[0-9a-z]{26}$")]
+ScheduleIdText = Annotated[str, Meta(pattern="^sched_[0-9a-z]{26}$")]
 PartIdText = Annotated[str, Meta(pattern="^part_[0-9a-z]{26}$")]
 Milliseconds = Annotated[float, Meta(ge=0)]
 

@@ -6,6 +6,7 @@ from runner.db.models.files import File, FileChunk, FileIndex
 from runner.db.models.jobs import Job, JobError
 from runner.db.models.profiles import Profile
 from runner.db.models.registry import Model, Price
+from runner.db.models.schedules import Schedule, ScheduleRun
 from runner.db.models.tenants import ApiKey, Project, WebSession
 from runner.db.models.uploads import Upload, UploadChunk, UploadPart
 from runner.db.models.work import Result, Shard, Usage, WorkItem
@@ -26,6 +27,8 @@ __all__ = [
     "Profile",
     "Project",
     "Result",
+    "Schedule",
+    "ScheduleRun",
     "Shard",
     "Upload",
     "UploadChunk",

@@ -44,6 +44,7 @@ class File(Base):
     filename: Mapped[str]
     size: Mapped[int] = mapped_column("bytes", BigInteger)
     sha256: Mapped[bytes | None]
+    tags: Mapped[list[str]] = mapped_column(server_default="{}")
     idempotency_key: Mapped[str | None]
     job_id: Mapped[UUID | None]
     view: Mapped[str | None]

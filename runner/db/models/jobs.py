@@ -63,6 +63,7 @@ class Job(Base):
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id"))
     api_key_id: Mapped[UUID | None] = mapped_column(ForeignKey("api_keys.id"))
     input_file_id: Mapped[UUID] = mapped_column(ForeignKey("files.id"), index=True)
+    schedule_id: Mapped[UUID | None] = mapped_column(ForeignKey("schedules.id"), index=True)
     endpoint: Mapped[str]
     completion_window: Mapped[str]
     job_metadata: Mapped[dict[str, str] | None] = mapped_column(
