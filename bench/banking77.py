@@ -18,7 +18,7 @@ from runner.domain.ids import FileId, JobId, ModelId, PriceId, ProjectId, new_uu
 from runner.domain.leases import ItemInput, Lease, ShardKey
 from runner.domain.pricing import Price
 from runner.inference.backend import LineRefusal, Outcome
-from runner.inference.local import LocalBackend
+from runner.inference.local.backend import LocalBackend
 
 CHAT = "/v1/chat/completions"
 _MAX_TOKENS = 32

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from engine.errors import InvalidParams
 
+BLOCK_SIZE = 32
 DTYPES = ("auto", "float32", "bfloat16")
 
 
@@ -34,7 +35,7 @@ class EngineConfig:
     device: str = "cpu"
     dtype: str = "auto"
     max_model_len: int | None = None
-    block_size: int = 32
+    block_size: int = BLOCK_SIZE
     kv_memory_bytes: int | None = None
     memory_utilization: float = 0.5
     max_num_seqs: int = 128

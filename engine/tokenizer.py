@@ -71,6 +71,13 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    def encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        """Token ids of each text, as `encode` has them, by several threads at once."""
+        encodings = self._backend.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return [encoding.ids for encoding in encodings]
+
     def token_starts(self, text: str) -> list[int]:
         """For each token of `text` alone, the index of the character with which it begins."""
         offsets = self._backend.encode(text, add_special_tokens=False).offsets
@@ -105,7 +112,19 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
-        """Token ids of a conversation, up to where the assistant's answer begins.
+        """Token ids of a conversation, as `chat_text` writes it.
+
+        Raises:
+            InvalidParams: there is no template, or it refuses the messages.
+        """
+        return self.encode(self.chat_text(messages, tools), add_special_tokens=False)
+
+    def chat_text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """A conversation in its frame, up to where the assistant's answer begins.
 
         `tools` are functions that the template shows to the model. The template writes its own
         special tokens, so none are added to its text.
@@ -119,7 +138,7 @@ class Tokenizer:
                 "The model has no chat template; send a plain prompt instead.", "messages"
             )
         try:
-            text = template.render(
+            return template.render(
                 messages=messages,
                 tools=tools,
                 documents=None,
@@ -131,7 +150,6 @@ class Tokenizer:
             raise InvalidParams(
                 f"The model's chat template refuses these messages: {error}", "messages"
             ) from error
-        return self.encode(text, add_special_tokens=False)
 
     def _find_eos(self, folder: Path) -> frozenset[int]:
         """Every id that ends an output, by generation_config, config and tokenizer."""

@@ -178,23 +178,29 @@ def estimate(
 
 def _output(volume: Volume, lengths: Lengths | None) -> tuple[Range, Basis]:
     """The expected output of all lines; each kind by its own history, or as all that it may be."""
-    low = likely = high = 0
-    basis = Basis.MAX_TOKENS
-    for lines, bound, history, unit in (
-        (volume.bounded_lines, volume.bounded_output, lengths and lengths.ratio, None),
-        (volume.unbounded_lines, volume.unbounded_output, lengths and lengths.per_line, 1000),
-    ):
-        if history is None or lengths is None or lengths.lines < FEWEST_LINES:
-            low, likely, high = low + min(lines, bound), likely + bound, high + bound
-            continue
-        if lines:
-            basis = lengths.basis
-        # A share of what was asked for, or so much for each line.
-        factor, whole = (bound, PPM) if unit is None else (lines, unit)
-        low += min(bound, factor * history.low // whole)
-        likely += min(bound, factor * history.likely // whole)
-        high += min(bound, -(-factor * history.high // whole))
-    return Range.of(low, likely, high), basis
+    known = lengths if lengths is not None and lengths.lines >= FEWEST_LINES else None
+    share = known.ratio if known else None
+    each = known.per_line if known else None
+    bounded = _expected(volume.bounded_output, share, volume.bounded_output, PPM)
+    unbounded = _expected(volume.unbounded_output, each, volume.unbounded_lines, 1000)
+    rests = (share and volume.bounded_lines) or (each and volume.unbounded_lines)
+    output = Range.of(
+        bounded.low + unbounded.low,
+        bounded.likely + unbounded.likely,
+        bounded.high + unbounded.high,
+    )
+    return output, known.basis if known and rests else Basis.MAX_TOKENS
+
+
+def _expected(bound: int, history: Range | None, factor: int, unit: int) -> Range:
+    """At most ``bound`` tokens: ``factor`` times the history, which is given in ``unit`` parts."""
+    if history is None:
+        return Range(0, bound, bound)
+    return Range(
+        min(bound, factor * history.low // unit),
+        min(bound, factor * history.likely // unit),
+        min(bound, -(-factor * history.high // unit)),
+    )
 
 
 def _billed(volume: Volume, output: Range, price: Price | None) -> Range:

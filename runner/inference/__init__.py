@@ -1,8 +1,10 @@
-"""From a line's body to a model's answer. ``open_backend`` is where an engine is chosen."""
+"""From a line's body to a model's answer. ``open_backend`` is where an engine is chosen,
+``open_counter`` where its tokenizer alone is."""
 
 from pathlib import Path
 
 from runner.config import Settings
+from runner.domain.counts import LineCounter
 from runner.inference.backend import Backend
 
 STUB_SCHEME = "stub:"  # the path of a model without weights
@@ -15,6 +17,19 @@ def open_backend(path: str, settings: Settings) -> Backend:
         from runner.inference.stub import StubBackend
 
         return StubBackend.from_path(path)
-    from runner.inference.local import LocalBackend
+    from runner.inference.local.backend import LocalBackend
 
     return LocalBackend(Path(path), settings)
+
+
+def open_counter(path: str, context: int) -> LineCounter:
+    """The tokens of a model that holds ``context`` of them; no torch is loaded."""
+    from runner.inference.counting import TokenCounter
+
+    if path.startswith(STUB_SCHEME):
+        from runner.inference.stub import StubPrompts
+
+        return TokenCounter(StubPrompts(), context)
+    from runner.inference.local.prompts import LocalPrompts
+
+    return TokenCounter(LocalPrompts(Path(path), context), context)

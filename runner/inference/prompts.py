@@ -23,13 +23,46 @@ class TokenisedLine:
     truncated_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenPrompt:
+    """A prompt as it goes into the tokenizer, or as the ids that it came with."""
+
+    text: str = ""
+    add_special_tokens: bool = False
+    token_ids: tuple[int, ...] | None = None
+
+
 def tokenise(request: LineRequest, tokens: PromptTokens, context: int | None) -> TokenisedLine:
     """Tokenise the prompts of a line for a model that holds ``context`` tokens.
 
     Raises:
         BadBody: its truncation can't be had.
     """
-    whole = [_token_ids(prompt, tokens) for prompt in request.prompts]
+    whole = [
+        tokens.encode(prompt.text, prompt.add_special_tokens)
+        if prompt.token_ids is None
+        else prompt.token_ids
+        for prompt in write_prompts(request, tokens)
+    ]
+    return fit(request, whole, tokens, context)
+
+
+def write_prompts(request: LineRequest, tokens: PromptTokens) -> list[WrittenPrompt]:
+    """The prompts of a line as they go into the tokenizer."""
+    return [_written(prompt, tokens) for prompt in request.prompts]
+
+
+def fit(
+    request: LineRequest,
+    whole: Sequence[Sequence[int]],
+    tokens: PromptTokens,
+    context: int | None,
+) -> TokenisedLine:
+    """A line with its tokenised prompts, shortened where that is needed and allowed.
+
+    Raises:
+        BadBody: its truncation can't be had.
+    """
     if request.truncation.policy is Truncation.ERROR:
         return TokenisedLine(request, tuple(map(tuple, whole)))
     limit = _limit(request, context)
@@ -48,12 +81,12 @@ def tokenise(request: LineRequest, tokens: PromptTokens, context: int | None) ->
     return TokenisedLine(replace(request, prompts=prompts), tuple(map(tuple, cut)), lost)
 
 
-def _token_ids(prompt: Prompt, tokens: PromptTokens) -> Sequence[int]:
+def _written(prompt: Prompt, tokens: PromptTokens) -> WrittenPrompt:
     if prompt.messages is not None:
-        return tokens.render_chat(prompt.messages)
+        return WrittenPrompt(tokens.chat_text(prompt.messages))
     if prompt.text is not None:
-        return tokens.encode(prompt.text, add_special_tokens=True)
-    return prompt.token_ids or ()
+        return WrittenPrompt(prompt.text, add_special_tokens=True)
+    return WrittenPrompt(token_ids=prompt.token_ids or ())
 
 
 def _cut(prompt: Prompt, limit: int, policy: Truncation, tokens: PromptTokens) -> Sequence[int]:

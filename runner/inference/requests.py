@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from runner.domain.defaults import Defaults
 from runner.domain.leases import Lease
 from runner.domain.lines import Line
 from runner.inference.bodies import (
@@ -86,13 +87,17 @@ def parse_request(data: bytes, lease: Lease, idx: int) -> LineRequest:
     Raises:
         BadBody: a field is missing, of the wrong type, or asks for what is not offered.
     """
-    body = lease.defaults.under(_line_decoder.decode(data).body)
-    seed = default_seed(lease, idx)
-    if lease.endpoint == CHAT:
+    return read_request(data, lease.endpoint, lease.defaults, default_seed(lease, idx))
+
+
+def read_request(data: bytes, endpoint: str, defaults: Defaults, seed: int) -> LineRequest:
+    """Read a line's body, whoever holds the line; raises as ``parse_request`` does."""
+    body = defaults.under(_line_decoder.decode(data).body)
+    if endpoint == CHAT:
         return _chat_request(read_chat(body), seed)
-    if lease.endpoint == EMBEDDINGS:
+    if endpoint == EMBEDDINGS:
         return _embeddings_request(read_embeddings(body), seed)
-    if lease.endpoint == RESPONSES:
+    if endpoint == RESPONSES:
         return _responses_request(read_responses(body), seed)
     return _completion_request(read_completion(body), seed)
 

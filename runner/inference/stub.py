@@ -156,6 +156,24 @@ class StubBackend:
             rest = 0
 
 
+class StubPrompts:
+    """What the stub makes of prompts, for counting them; nothing is too long for it."""
+
+    block_size = 32
+    context: int | None = None
+    num_token_ids: int | None = None
+
+    def tokens(self, request: LineRequest) -> "_Words":
+        """Words, of a line that the stub does not refuse."""
+        _check_dimensions(request)
+        _refuse_forms(request)
+        return _Words()
+
+    def encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        """Each text's words."""
+        return [_Words().encode(text, add_special_tokens) for text in texts]
+
+
 class _Words:
     """Prompts as tokens: every word is one, and its id is its place."""
 
@@ -165,8 +183,11 @@ class _Words:
     def token_starts(self, text: str) -> list[int]:
         return [match.start() for match in re.finditer(r"\S+", text)]
 
+    def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+        return _chat_text(messages)
+
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        return self.encode(_chat_text(messages), add_special_tokens=True)
+        return self.encode(_chat_text(messages), add_special_tokens=False)
 
 
 def _chat_text(messages: Sequence[Mapping[str, str]]) -> str:

@@ -25,8 +25,11 @@ class PromptTokens(Protocol):
     def token_starts(self, text: str) -> Sequence[int]:
         """For each token of a text alone, the character with which it begins."""
 
+    def chat_text(self, messages: Messages) -> str:
+        """A conversation in its frame, up to where the answer begins."""
+
     def render_chat(self, messages: Messages) -> list[int]:
-        """Token ids of a conversation in its frame, up to where the answer begins."""
+        """Token ids of ``chat_text``, which has all special tokens already."""
 
 
 @dataclass(frozen=True, slots=True)

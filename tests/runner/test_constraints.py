@@ -16,7 +16,7 @@ from workshop import CHAT
 
 from runner.domain.leases import ItemInput
 from runner.inference.backend import LineRefusal
-from runner.inference.local import LocalBackend
+from runner.inference.local.backend import LocalBackend
 from runner.worker.lines import finished_outcome
 
 INTENTS = ["card_arrival", "card_linking", "exchange_rate", "lost_or_stolen_card"]

@@ -18,7 +18,7 @@ from workshop import MODEL, Workshop
 from engine.tokenizer import Tokenizer
 from runner.domain.leases import ItemInput
 from runner.inference.backend import LineRefusal, Outcome
-from runner.inference.local import LocalBackend
+from runner.inference.local.backend import LocalBackend
 from runner.services import reports
 from runner.worker.lines import finished_outcome
 

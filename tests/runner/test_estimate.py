@@ -36,7 +36,7 @@ def history(ratio: Range | None = RATIO, per_line: Range | None = None) -> Lengt
 
 def test_without_a_history_all_that_was_asked_for_is_expected() -> None:
     told = estimate(VOLUME, PRICE, None, None)
-    assert (told.output, told.output_most) == (Range(10, 1000, 1000), 1000)
+    assert (told.output, told.output_most) == (Range(0, 1000, 1000), 1000)
     assert (told.basis, told.history_lines) == (Basis.MAX_TOKENS, 0)
 
 

@@ -17,7 +17,7 @@ from workshop import CHAT
 
 from runner.domain.leases import ItemInput
 from runner.inference.backend import LineRefusal
-from runner.inference.local import LocalBackend
+from runner.inference.local.backend import LocalBackend
 from runner.worker.lines import finished_outcome
 
 RESPONSES = "/v1/responses"

@@ -20,7 +20,7 @@ from runner.config import Settings
 from runner.domain.leases import ItemInput
 from runner.inference.backend import Backend, Likelihood, LineRefusal, Outcome, TokenLikelihood
 from runner.inference.fan_out import OpenLines
-from runner.inference.local import LocalBackend
+from runner.inference.local.backend import LocalBackend
 from runner.inference.logprobs import chat_logprobs, text_logprobs
 from runner.inference.requests import MAX_CHOICES
 from runner.inference.stub import StubBackend

@@ -1,5 +1,4 @@
-"""The only door to ``engine``: our own engine as a backend, and its benchmark."""
+"""The only door to ``engine``: our own engine as a backend, its prompts, and its benchmark.
 
-from runner.inference.local.backend import LocalBackend
-
-__all__ = ["LocalBackend"]
+The package itself imports nothing: prompts need no torch.
+"""

@@ -50,8 +50,8 @@ class Constraints:
         """The model's way from a line's prompts to token ids."""
         return LinePrompts(self, self._tokenizer, tools)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: ToolUse | None) -> list[int]:
-        """Token ids of a chat, with its tools shown to the model.
+    def write(self, messages: Sequence[Mapping[str, Any]], tools: ToolUse | None) -> str:
+        """A chat in its frame, with its tools shown to the model.
 
         Raises:
             BadBody: the model's template has no tools.
@@ -73,7 +73,7 @@ class Constraints:
         if self._tool_format is not None and self._tool_format.wants_short_ids:
             messages = tuple(map(_with_short_ids, messages))
         written = None if tools is None else [tool.written for tool in tools.tools]
-        return self._tokenizer.render_chat(messages, written)
+        return self._tokenizer.chat_text(messages, written)
 
     def read(self, text: str, tools: ToolUse | None) -> Said:
         """An answer's text with its calls taken out, where the line has tools."""
@@ -120,8 +120,11 @@ class LinePrompts:
     def token_starts(self, text: str) -> Sequence[int]:
         return self.tokenizer.token_starts(text)
 
+    def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return self.constraints.write(messages, self.tools)
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        return self.constraints.render(messages, self.tools)
+        return self.encode(self.chat_text(messages), add_special_tokens=False)
 
 
 def _with_short_ids(message: Mapping[str, Any]) -> dict[str, Any]:
