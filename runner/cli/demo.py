@@ -169,9 +169,9 @@ def _show_totals(report: JobReport) -> None:
     percentiles = [
         f"{name} {_seconds(value.p50)}/{_seconds(value.p90)}/{_seconds(value.p99)} s"
         for name, value in (
-            ("queue", report.queue),
-            ("first token", report.first_token),
-            ("total", report.total),
+            ("queue", report.account.queue),
+            ("first token", report.account.first_token),
+            ("total", report.account.total),
         )
     ]
     rows = [
@@ -191,7 +191,8 @@ def _show_totals(report: JobReport) -> None:
         ("billed", f"${money(totals.billed_nano, 9)}"),
         (
             "cost to run",
-            f"${money(totals.run_cost_nano, 9)} ({report.device_us / 1e6:.1f} s of device time)",
+            f"${money(totals.run_cost_nano, 9)} "
+            f"({report.account.device_us / 1e6:.1f} s of device time)",
         ),
     ]
     print_table(("", ""), rows)

@@ -55,6 +55,10 @@ def submit(
         bool, typer.Option("--skip-invalid", help="Run the good lines of a file with bad ones.")
     ] = False,
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
+    tag: Annotated[list[str], typer.Option(help="What it is for; may be repeated.")] = [],  # noqa: B006
+    p99_ms: Annotated[
+        int | None, typer.Option(min=1, help="Alert when the p99 of line latency is above this.")
+    ] = None,
     project: Project = "default",
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -74,6 +78,8 @@ def submit(
                 request_sha256=hashlib.sha256(stored.id.bytes).digest(),
                 on_invalid="skip" if skip_invalid else "fail",
                 priority=priority,
+                tags=tuple(tag),
+                p99_bound_ms=p99_ms,
             )
             job = jobs.create_job(session, caller, new)
         if wait:
@@ -131,21 +137,22 @@ def show(
     rows = [
         (name, *(None if value is None else f"{value / 1000:,.1f}" for value in values))
         for name, values in (
-            ("queue", plain(report.queue).values()),
-            ("first token", plain(report.first_token).values()),
-            ("total", plain(report.total).values()),
+            ("queue", plain(report.account.queue).values()),
+            ("first token", plain(report.account.first_token).values()),
+            ("per token", plain(report.account.per_token).values()),
+            ("total", plain(report.account.total).values()),
         )
     ]
     print_table(("milliseconds", "p50", "p90", "p99"), rows)
-    if report.lanes:
+    if report.account.lanes:
         print_table(
             ("lane", "lines", "why not faster"),
-            [(use.lane.name, use.lines, escape(use.lane.reason)) for use in report.lanes],
+            [(use.lane.name, use.lines, escape(use.lane.reason)) for use in report.account.lanes],
         )
-    if report.truncated_lines:
+    if report.account.truncated_lines:
         typer.echo(
-            f"{report.truncated_lines:,} prompts were shortened, "
-            f"by {report.truncated_tokens:,} tokens in all."
+            f"{report.account.truncated_lines:,} prompts were shortened, "
+            f"by {report.account.truncated_tokens:,} tokens in all."
         )
 
 

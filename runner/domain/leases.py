@@ -48,6 +48,7 @@ class LineMetrics:
     """What the engine measured for one line (times in microseconds, by one monotonic clock).
 
     ``truncated_tokens`` were cut off its prompt before; the engine has not seen them.
+    ``energy_uj`` is in microjoules, None where nothing measures the device.
     """
 
     prompt_tokens: int = 0
@@ -62,6 +63,7 @@ class LineMetrics:
     preemptions: int = 0
     recomputed_tokens: int = 0
     truncated_tokens: int = 0
+    energy_uj: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

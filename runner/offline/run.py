@@ -23,10 +23,10 @@ from runner.offline.output import write_lines, write_table
 from runner.offline.place import NO_BROKER, Order, Place, sha256_of
 from runner.offline.requests import PromptOptions, Requests, Rows, open_requests
 from runner.services import contents, files, jobs, keys, workers
+from runner.services.job_accounts import LaneUse, lane_uses
 from runner.services.job_records import JobRecord
 from runner.services.keys import Caller
 from runner.services.models import PriceList, list_models, register_model
-from runner.services.reports import LaneUse, lane_uses
 
 _PROJECT = "run"
 _STOP_SECONDS = 10.0  # beyond the grace time

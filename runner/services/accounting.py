@@ -30,6 +30,7 @@ USAGE_COLUMNS = (
     "truncated_tokens",
     "billed_nano",
     "run_cost_nano",
+    "energy_uj",
 )
 
 
@@ -79,4 +80,5 @@ def usage_row(item: FinishedItem, charge: Charge, worker_id: WorkerId) -> tuple[
         metrics.truncated_tokens,
         charge.billed_nano,
         charge.run_cost_nano,
+        metrics.energy_uj,
     )

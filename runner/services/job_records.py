@@ -48,6 +48,8 @@ class JobRecord:
     state: JobState
     metadata: dict[str, str] | None
     priority: int
+    tags: tuple[str, ...]
+    p99_bound_ms: int | None
     defaults: bytes | None
     total: int
     totals: Totals
@@ -210,6 +212,8 @@ def _record_of(
         state=JobState(job.state),
         metadata=job.job_metadata,
         priority=job.priority,
+        tags=tuple(job.tags),
+        p99_bound_ms=job.p99_bound_ms,
         defaults=job.defaults,
         total=job.total_items or 0,
         totals=totals,

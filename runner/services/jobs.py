@@ -27,6 +27,8 @@ from runner.services.repeats import key_reused
 WINDOWS = {"24h": timedelta(hours=24)}
 ON_INVALID = ("fail", "skip")
 MAX_PRIORITY = 100  # and as much below 0
+MAX_P99_MS = 1_000_000_000
+MAX_TAGS, TAG_LETTERS = 16, 64
 METADATA_KEYS, METADATA_KEY_LETTERS, METADATA_LETTERS = 16, 64, 512
 _REPEAT_WITHIN = timedelta(minutes=10)  # a client's retry of a create comes within this time
 
@@ -44,6 +46,8 @@ class NewJob:
     on_invalid: str = "fail"
     output_expires_seconds: int | None = None
     defaults: bytes | None = None  # a JSON object
+    tags: tuple[str, ...] = ()
+    p99_bound_ms: int | None = None
     idempotency_key: str | None = None
     is_retry: bool = False
     schedule_id: ScheduleId | None = None
@@ -73,6 +77,8 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         on_invalid=new.on_invalid,
         output_expires_seconds=new.output_expires_seconds,
         defaults=new.defaults,
+        tags=list(new.tags),
+        p99_bound_ms=new.p99_bound_ms,
         idempotency_key=new.idempotency_key,
         request_sha256=new.request_sha256,
         schedule_id=new.schedule_id,
@@ -177,6 +183,20 @@ def _check(new: NewJob) -> None:
     files.check_expiry_seconds(new.output_expires_seconds, "output_expires_after.seconds")
     check_defaults(new.defaults)
     _check_metadata(new.metadata)
+    _check_tags(new.tags)
+    if new.p99_bound_ms is not None and not 1 <= new.p99_bound_ms <= MAX_P99_MS:
+        raise InvalidRequest(f"p99_ms must be between 1 and {MAX_P99_MS}.", param="p99_ms")
+
+
+def _check_tags(tags: tuple[str, ...]) -> None:
+    if len(tags) > MAX_TAGS or len(set(tags)) < len(tags):
+        raise InvalidRequest(f"tags are at most {MAX_TAGS}, each once.", param="tags")
+    for tag in tags:
+        if not 1 <= len(tag) <= TAG_LETTERS or not tag.isprintable():
+            raise InvalidRequest(
+                f"A tag has 1 to {TAG_LETTERS} printable characters: {tag[:TAG_LETTERS]!r}.",
+                param="tags",
+            )
 
 
 def _check_metadata(metadata: dict[str, str] | None) -> None:

@@ -15,16 +15,31 @@ class LineUsage:
 
     idx: int
     custom_id: str
+    attempt: int
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
     queue_us: int
+    prefill_us: int
     first_token_us: int
+    decode_us: int
     total_us: int
     device_us: int
     preemptions: int
+    recomputed_tokens: int
+    energy_uj: int | None
     billed_nano: int
     run_cost_nano: int
+
+    @property
+    def computed_tokens(self) -> int:
+        """Prompt tokens that were not found in the cache."""
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def per_token_us(self) -> int | None:
+        """Time between two output tokens; None when there were not two."""
+        return self.decode_us // (self.output_tokens - 1) if self.output_tokens > 1 else None
 
 
 def line_usage(
@@ -34,14 +49,19 @@ def line_usage(
     columns = (
         Usage.idx,
         WorkItem.custom_id,
+        Usage.attempt,
         Usage.prompt_tokens,
         Usage.cached_tokens,
         Usage.output_tokens,
         Usage.queue_us,
+        Usage.prefill_us,
         Usage.first_token_us,
+        Usage.decode_us,
         Usage.total_us,
         Usage.device_us,
         Usage.preemptions,
+        Usage.recomputed_tokens,
+        Usage.energy_uj,
         Usage.billed_nano,
         Usage.run_cost_nano,
     )

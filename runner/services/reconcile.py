@@ -29,6 +29,7 @@ from runner.services.pausing import PAUSED_AT_MOST
 from runner.services.profiles import purge_profiles
 from runner.services.recovery import requeue_expired_leases
 from runner.services.repeats import release_keys
+from runner.services.rollup import differences, rebuild, roll_up_live
 from runner.services.uploads import purge_uploads
 from runner.services.workers import bury_silent
 
@@ -100,6 +101,7 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
     yield _close_drained_jobs
     yield _ring_for_unread_jobs
     yield _ring_for_open_shards
+    yield roll_up_live
 
 
 def keep_house(sessions: SessionFactory) -> None:
@@ -119,9 +121,20 @@ def keep_house(sessions: SessionFactory) -> None:
     with sessions.begin() as session:
         release_keys(session)
     with sessions.begin() as session:
+        _mend_roll_ups(session)
+    with sessions.begin() as session:
         session.execute(
             delete(OutboxEvent).where(OutboxEvent.created_at < func.now() - _OUTBOX_KEPT)
         )
+
+
+def _mend_roll_ups(session: Session) -> None:
+    """Make again what does not say the same as its job, of an older version or by our fault."""
+    for found in differences(session):
+        if rebuild(session, found.job_id):
+            logger.warning(
+                "The roll-up of job %s was made again.", found.job_id, extra={"action": "rolled_up"}
+            )
 
 
 def expire_overdue_jobs(session: Session) -> int:

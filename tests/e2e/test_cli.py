@@ -32,7 +32,7 @@ def test_submit_waits_saves_and_reports(server: Server, input_file: Path, tmp_pa
     saved = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["custom_id"] for line in saved] == ["r0", "r1", "r2"]
     shown = run_cli(server.data_dir, "jobs", "show", job["id"])
-    assert shown["report"]["billed_lines"] == 3
+    assert shown["report"]["account"]["lines"] == 3
     assert shown["report"]["total"]["p99"] > 0
     assert shown["report"]["lanes"] == [{"lane": {"name": "paged", "reason": ""}, "lines": 3}]
     listed = run_cli(server.data_dir, "jobs", "ls")

@@ -60,7 +60,7 @@ def _check_ledger(session: Session, job: Job) -> None:
     assert billed[0] == job.output_lines
     assert (int(billed[1]), int(billed[2])) == (job.billed_nano, job.output_tokens)
     report = job_report(session, ProjectId(job.project_id), job.id)
-    assert report.billed_lines == billed[0]
+    assert report.account.lines == billed[0]
     assert report.job.totals.billed_nano == int(billed[1])
     unbilled = select(Result.idx).where(
         Result.job_id == job.id,

@@ -210,5 +210,5 @@ def test_a_job_of_embeddings_is_accounted_for_by_its_input_alone(workshop: Works
         CreateEmbeddingResponse.model_validate(line["response"]["body"], strict=True)
     with workshop.sessions() as session:
         report = reports.job_report(session, workshop.caller.project_id, job_id)
-    assert report.first_token.p50 is None
-    assert report.total.p50 is not None
+    assert report.account.first_token.p50 is None
+    assert report.account.total.p50 is not None

@@ -231,9 +231,9 @@ def assert_sums_agree(workshop: Workshop, job_id: object) -> None:
         assert sum(getattr(shard, name) for shard in shards) == ledger
         assert getattr(job.totals, name) == ledger
         assert getattr(report.job.totals, name) == ledger
-    assert report.billed_lines == len(usage) == job.totals.succeeded
-    assert sum(use.lines for use in report.lanes) == len(usage)
-    assert report.device_us == sum(row.device_us for row in usage)
+    assert report.account.lines == len(usage) == job.totals.succeeded
+    assert sum(use.lines for use in report.account.lanes) == len(usage)
+    assert report.account.device_us == sum(row.device_us for row in usage)
     for row in usage:
         exact = (
             Decimal(row.prompt_tokens - row.cached_tokens) * PRICES.input_nano_per_million

@@ -318,7 +318,7 @@ def test_a_jobs_policy_holds_for_its_lines_and_a_line_may_have_its_own(
     assert [usage[idx].prompt_tokens for idx in range(3)] == [2, 3, 4]
     with workshop.sessions() as session:
         report = reports.job_report(session, workshop.caller.project_id, job_id)
-    assert (report.truncated_lines, report.truncated_tokens) == (2, 3)
+    assert (report.account.truncated_lines, report.account.truncated_tokens) == (2, 3)
 
 
 def test_a_policy_that_no_line_could_follow_is_refused_at_create(workshop: Workshop) -> None:

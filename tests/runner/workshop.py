@@ -211,6 +211,9 @@ class Workshop:
     def tick(self) -> None:
         reconcile.reconcile(self.sessions, self.settings)
 
+    def keep_house(self) -> None:
+        reconcile.keep_house(self.sessions)
+
     def report_dead(self, pid: int, host: str = "here") -> int:
         with self.sessions.begin() as session:
             return workers.report_dead(session, host, pid)

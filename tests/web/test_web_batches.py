@@ -149,6 +149,8 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
         },
         "metadata": {"name": "nightly", "": "\u00e9"},
         "priority": -5,
+        "tags": [],
+        "p99_ms": None,
         "defaults": None,
         "cost": {"currency": "USD", "billed": "0.000000000", "run": "0.000000000"},
     }

@@ -181,6 +181,8 @@ def test_the_report_adds_up(api: FlaskClient, running: str) -> None:
         "billed_nano": 20_972,
         "run": "0.000002996",
         "run_nano": 2_996,
+        "margin": "0.000017976",
+        "margin_nano": 17_976,
     }
     assert report["latency_ms"]["queue"] == {"p50": 1.5, "p90": 1.5, "p99": 1.5}
     assert report["latency_ms"]["first_token"]["p50"] == pytest.approx(21.5, abs=0.01)

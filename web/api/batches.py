@@ -38,6 +38,14 @@ _DEFAULTS: dict[str, JsonValue] = {
         "stream": {"enum": [False, None]},
     }
 }
+_TAGS: dict[str, JsonValue] = {
+    "maxItems": jobs.MAX_TAGS,
+    "uniqueItems": True,
+    "items": {"type": "string", "minLength": 1, "maxLength": jobs.TAG_LETTERS},
+}
+_P99: dict[str, JsonValue] = {"minimum": 1, "maximum": jobs.MAX_P99_MS}
+_ABOUT_TAGS = "Ours: words for what the batch is for; costs are told by them."
+_ABOUT_P99 = "Ours: an alert tells when the 99th percentile of the lines' time is above this."
 _ABOUT_PRIORITY = "Ours: lines of a higher priority run first."
 _ABOUT_INVALID = "Ours: whether a bad line fails the batch, or only itself."
 _ABOUT_DEFAULTS = "Ours: fields that lie under the body of every line; the line wins."
@@ -65,6 +73,8 @@ class CreateBatch(Body):
     defaults: Annotated[
         dict[str, Any] | None, Field(description=_ABOUT_DEFAULTS, json_schema_extra=_DEFAULTS)
     ] = None
+    tags: Annotated[list[str], Field(description=_ABOUT_TAGS, json_schema_extra=_TAGS)] = []
+    p99_ms: Annotated[Whole | None, Field(description=_ABOUT_P99, json_schema_extra=_P99)] = None
 
 
 @bp.post("/batches")
@@ -120,6 +130,8 @@ def _new_job(body: CreateBatch) -> NewJob:
         on_invalid=body.on_invalid,
         output_expires_seconds=None if expiry is None else expiry.seconds,
         defaults=None if body.defaults is None else _json(body.defaults),
+        tags=tuple(body.tags),
+        p99_bound_ms=body.p99_ms,
         idempotency_key=read_idempotency_key(),
         is_retry=is_retry(),
     )

@@ -3,10 +3,11 @@
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
+from runner.domain.latency import Percentiles
 from runner.services import contents, jobs, pausing, reports
-from runner.services.reports import JobReport, Percentiles
+from runner.services.reports import JobReport
 from web.api.objects import PercentilesObject, ReportObject
-from web.api.wire import CURRENCY, batch_object, decimal_text, read_batch_id, usage_object
+from web.api.wire import CURRENCY, batch_object, decimal_text, joules, read_batch_id, usage_object
 from web.auth import current_caller
 from web.downloads import send_pieces
 from web.request_scope import current_runtime, current_session
@@ -62,7 +63,7 @@ def _send_view(job_id: str, view: str) -> Response:
 
 
 def _report_object(job_id: str, report: JobReport) -> ReportObject:
-    totals = report.job.totals
+    totals, account, waste = report.job.totals, report.account, report.waste
     return {
         "job_id": job_id,
         "state": report.job.state,
@@ -71,7 +72,7 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
             "total": report.job.total,
             "succeeded": totals.succeeded,
             "failed": totals.failed,
-            "billed": report.billed_lines,
+            "billed": account.lines,
         },
         "usage": usage_object(totals),
         "cost": {
@@ -80,20 +81,29 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
             "billed_nano": totals.billed_nano,
             "run": decimal_text(totals.run_cost_nano),
             "run_nano": totals.run_cost_nano,
+            "margin": decimal_text(report.margin_nano),
+            "margin_nano": report.margin_nano,
         },
         "latency_ms": {
-            "queue": _milliseconds(report.queue),
-            "first_token": _milliseconds(report.first_token),
-            "total": _milliseconds(report.total),
+            "queue": _milliseconds(account.queue),
+            "first_token": _milliseconds(account.first_token),
+            "per_token": _milliseconds(account.per_token),
+            "total": _milliseconds(account.total),
         },
-        "device_seconds": report.device_us / 1e6,
-        "preemptions": report.preemptions,
-        "recomputed_tokens": report.recomputed_tokens,
+        "device_seconds": account.device_us / 1e6,
+        "joules": joules(account.energy_uj, account.metered_lines),
+        "attempts": account.attempts,
+        "wasted": {
+            "attempts": waste.attempts,
+            "device_seconds": waste.device_us / 1e6,
+        },
+        "preemptions": account.preemptions,
+        "recomputed_tokens": account.recomputed_tokens,
         "lanes": [
             {"name": use.lane.name, "reason": use.lane.reason or None, "lines": use.lines}
-            for use in report.lanes
+            for use in account.lanes
         ],
-        "truncated": {"lines": report.truncated_lines, "tokens": report.truncated_tokens},
+        "truncated": {"lines": account.truncated_lines, "tokens": account.truncated_tokens},
     }
 
 

@@ -15,6 +15,16 @@ Amount = Annotated[
     str,
     Meta(description="A decimal number, exact to nine places.", pattern=r"^[0-9]+\.[0-9]{9}$"),
 ]
+Difference = Annotated[
+    str,
+    Meta(
+        description="A decimal number, exact to nine places; negative for a loss.",
+        pattern=r"^-?[0-9]+\.[0-9]{9}$",
+    ),
+]
+Joules = Annotated[
+    float, Meta(description="Measured, for the lines whose worker has a meter.", ge=0)
+]
 FileIdText = Annotated[str, Meta(pattern="^file-[0-9a-z]{26}$")]
 BatchIdText = Annotated[str, Meta(pattern="^batch_[0-9a-z]{26}$")]
 UploadIdText = Annotated[str, Meta(pattern="^upload_[0-9a-z]{26}$")]
@@ -142,6 +152,8 @@ class BatchObject(Identified, BatchTimes):
     usage: UsageObject
     metadata: dict[str, str] | None
     priority: int
+    tags: list[str]
+    p99_ms: Annotated[int, Meta(ge=1)] | None
     defaults: dict[str, Any] | None
     phase: Annotated[str, Meta(description="Where the batch stands, finer than its status.")]
     phase_reason: str | None
@@ -210,10 +222,12 @@ class LineCounts(TypedDict):
 
 
 class ExactCost(CostObject):
-    """The cost, also in integer nano-units."""
+    """The cost, also in integer nano-units, and what is left of the bill."""
 
     billed_nano: Count
     run_nano: Count
+    margin: Difference
+    margin_nano: int
 
 
 class PercentilesObject(TypedDict):
@@ -225,10 +239,11 @@ class PercentilesObject(TypedDict):
 
 
 class LatencyObject(TypedDict):
-    """How long lines waited, until their first token, and in all."""
+    """How long lines waited, until their first token, between two tokens, and in all."""
 
     queue: PercentilesObject
     first_token: PercentilesObject
+    per_token: PercentilesObject
     total: PercentilesObject
 
 
@@ -238,6 +253,13 @@ class LaneObject(TypedDict):
     name: str
     reason: str | None
     lines: Count
+
+
+class WasteObject(TypedDict):
+    """Attempts at lines that came to nothing, and the device time they took."""
+
+    attempts: Count
+    device_seconds: Annotated[float, Meta(ge=0)]
 
 
 class TruncatedObject(TypedDict):
@@ -258,6 +280,9 @@ class ReportObject(TypedDict):
     cost: ExactCost
     latency_ms: LatencyObject
     device_seconds: Annotated[float, Meta(ge=0)]
+    joules: Joules | None
+    attempts: Annotated[int, Meta(description="Leases that the billed lines took.", ge=0)]
+    wasted: WasteObject
     preemptions: Count
     recomputed_tokens: Count
     lanes: list[LaneObject]

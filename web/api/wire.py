@@ -101,6 +101,8 @@ def batch_object(job: JobRecord) -> BatchObject:
         "usage": usage_object(job.totals),
         "metadata": job.metadata,
         "priority": job.priority,
+        "tags": list(job.tags),
+        "p99_ms": job.p99_bound_ms,
         "defaults": None if job.defaults is None else json.loads(job.defaults),
         "phase": job.phase,
         "phase_reason": job.phase_reason,
@@ -125,8 +127,13 @@ def usage_object(totals: Totals) -> UsageObject:
 
 def decimal_text(nano: int) -> str:
     """An amount in nano-units as a decimal number of whole units, exact to the last digit."""
-    whole, rest = divmod(nano, NANO)
-    return f"{whole}.{rest:09d}"
+    whole, rest = divmod(abs(nano), NANO)
+    return f"{'-' if nano < 0 else ''}{whole}.{rest:09d}"
+
+
+def joules(microjoules: int, metered_lines: int) -> float | None:
+    """Measured energy; None where no worker could measure any."""
+    return microjoules / 1e6 if metered_lines else None
 
 
 def _times(job: JobRecord) -> BatchTimes:

@@ -33,7 +33,7 @@ _STEPS = (
 
 def register(app: Flask) -> None:
     """Give the filters to the templates of an application."""
-    for words in (count, money, span, clock, state_words, phase_words, timeline):
+    for words in (count, money, span, joules, clock, state_words, phase_words, timeline):
         app.add_template_filter(words)
 
 
@@ -44,9 +44,15 @@ def count(number: int) -> str:
 
 def money(nano: int) -> str:
     """Nano-units of the currency, exact, without zeros that say nothing."""
-    whole, rest = divmod(nano, NANO)
+    whole, rest = divmod(abs(nano), NANO)
     digits = f"{rest:09d}".rstrip("0").ljust(2, "0")
-    return f"${whole:,}.{digits}"
+    return f"{'−' if nano < 0 else ''}${whole:,}.{digits}"
+
+
+def joules(microjoules: int) -> str:
+    """An amount of energy, to three figures or so."""
+    amount = microjoules / 1_000_000
+    return f"{amount:,.0f} J" if amount >= 100 else f"{amount:.3g} J"
 
 
 def span(micros: int | None) -> str:

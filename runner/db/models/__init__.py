@@ -1,5 +1,6 @@
 """All tables. Rules that must always hold are constraints here, not habits of the code."""
 
+from runner.db.models.accounts import Alert, JobAccount, JobWaste, LatencyDay, UsageDay, WorkerDay
 from runner.db.models.base import Base
 from runner.db.models.events import AuditEntry, OutboxEvent
 from runner.db.models.files import File, FileChunk, FileIndex
@@ -13,6 +14,7 @@ from runner.db.models.work import Result, Shard, Usage, WorkItem
 from runner.db.models.workers import Worker
 
 __all__ = [
+    "Alert",
     "ApiKey",
     "AuditEntry",
     "Base",
@@ -20,7 +22,10 @@ __all__ = [
     "FileChunk",
     "FileIndex",
     "Job",
+    "JobAccount",
     "JobError",
+    "JobWaste",
+    "LatencyDay",
     "Model",
     "OutboxEvent",
     "Price",
@@ -34,7 +39,9 @@ __all__ = [
     "UploadChunk",
     "UploadPart",
     "Usage",
+    "UsageDay",
     "WebSession",
     "WorkItem",
     "Worker",
+    "WorkerDay",
 ]

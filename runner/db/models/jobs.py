@@ -74,6 +74,9 @@ class Job(Base):
     output_expires_seconds: Mapped[int | None]
     # A JSON object as bytes: prompts may hold what neither text nor jsonb takes.
     defaults: Mapped[bytes | None]
+    # What the job is for, in the caller's words: costs are told by them.
+    tags: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
+    p99_bound_ms: Mapped[int | None]  # of a line's total latency; an alert tells when it is passed
     idempotency_key: Mapped[str | None]
     request_sha256: Mapped[bytes]
 

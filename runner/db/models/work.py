@@ -141,6 +141,7 @@ class Usage(Base):
     preemptions: Mapped[int]
     recomputed_tokens: Mapped[int]
     truncated_tokens: Mapped[int] = mapped_column(server_default="0")  # cut off the prompt
+    energy_uj: Mapped[int | None] = mapped_column(BigInteger)  # null where nothing measures it
     billed_nano: Mapped[int] = mapped_column(BigInteger)
     run_cost_nano: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
