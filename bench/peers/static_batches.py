@@ -1,34 +1,32 @@
-"""Transformers' generate over padded batches: ``python static_batches.py MODEL WORKLOAD OUT``.
+"""Transformers' generate over padded batches; see ``turns`` for how it is driven.
 
 Each batch runs until its longest line ends; a line counts only the tokens it asked for.
 """
 
-import json
-import sys
 import time
-from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM
+from turns import Rows, Run, take_turns
 
 BATCH = 64
 PAD = 0
 
 
-def main(model: str, workload: str, out: str) -> None:
-    rows = [json.loads(line) for line in Path(workload).read_text().splitlines()]
-    started = time.perf_counter()
+def load(model: str) -> Run:
     network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
-    loaded = time.perf_counter()
-    ids: list[list[int]] = []
-    for first in range(0, len(rows), BATCH):
-        ids += answer(network, rows[first : first + BATCH])
-    seconds = time.perf_counter() - loaded
-    Path(out).write_text(json.dumps(ids))
-    print("RESULT", json.dumps({"seconds": seconds, "load_seconds": loaded - started}))
+
+    def run(rows: Rows) -> tuple[float, list[list[int]]]:
+        started = time.perf_counter()
+        ids: list[list[int]] = []
+        for first in range(0, len(rows), BATCH):
+            ids += answer(network, rows[first : first + BATCH])
+        return time.perf_counter() - started, ids
+
+    return run
 
 
-def answer(network: torch.nn.Module, rows: list[dict]) -> list[list[int]]:
+def answer(network: torch.nn.Module, rows: Rows) -> list[list[int]]:
     longest = max(len(row["prompt"]) for row in rows)
     most = max(row["max_tokens"] for row in rows)
     ids = torch.full((len(rows), longest), PAD)
@@ -51,4 +49,4 @@ def answer(network: torch.nn.Module, rows: list[dict]) -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    take_turns(load)

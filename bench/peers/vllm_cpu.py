@@ -1,35 +1,34 @@
-"""vLLM on the CPU: ``python vllm_cpu.py MODEL WORKLOAD OUT``, in an environment of its own."""
+"""vLLM on the CPU, in an environment of its own; see ``turns`` for how it is driven."""
 
-import json
-import sys
 import time
-from pathlib import Path
 
+from turns import Rows, Run, take_turns
 from vllm import LLM, SamplingParams
 
 
-def main(model: str, workload: str, out: str) -> None:
-    rows = [json.loads(line) for line in Path(workload).read_text().splitlines()]
-    started = time.perf_counter()
+def load(model: str) -> Run:
     llm = LLM(
         model, dtype="bfloat16", max_model_len=4096, max_num_seqs=256, enable_prefix_caching=True
     )
     warm_up = SamplingParams(temperature=0, max_tokens=4)
     llm.generate([{"prompt_token_ids": [5, 6, 7]}], warm_up, use_tqdm=False)
-    loaded = time.perf_counter()
-    outputs = llm.generate(
-        [{"prompt_token_ids": row["prompt"]} for row in rows],
-        [
-            SamplingParams(temperature=0, max_tokens=row["max_tokens"], ignore_eos=True)
-            for row in rows
-        ],
-        use_tqdm=False,
-    )
-    seconds = time.perf_counter() - loaded
-    ids = [list(output.outputs[0].token_ids) for output in outputs]
-    Path(out).write_text(json.dumps(ids))
-    print("RESULT", json.dumps({"seconds": seconds, "load_seconds": loaded - started}))
+
+    def run(rows: Rows) -> tuple[float, list[list[int]]]:
+        assert llm.reset_prefix_cache()
+        started = time.perf_counter()
+        outputs = llm.generate(
+            [{"prompt_token_ids": row["prompt"]} for row in rows],
+            [
+                SamplingParams(temperature=0, max_tokens=row["max_tokens"], ignore_eos=True)
+                for row in rows
+            ],
+            use_tqdm=False,
+        )
+        seconds = time.perf_counter() - started
+        return seconds, [list(output.outputs[0].token_ids) for output in outputs]
+
+    return run
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    take_turns(load)
