@@ -9,7 +9,7 @@ WORKLOAD ?= bench/workloads/mixed-16.jsonl
 EXAMPLES ?= 500
 TEST_PROCESSES ?= 2
 
-.PHONY: help install demo test check bench bench-peers fuzz sanitize clean
+.PHONY: help install demo test check bench bench-peers bench-growth fuzz sanitize clean
 
 help:  ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,11 @@ fuzz: $(STAMP)  ## Search longer for requests, calls and lines that break the AP
 
 bench-peers: $(STAMP)  ## Tokenmill beside vLLM, OpenVINO and static batches (MODEL_FOLDER=; about an hour)
 	$(BIN)/python bench/compare.py --model $(MODEL_FOLDER)
+
+bench-growth: $(STAMP)  ## Charts of time and memory over lines and rows (MODEL_FOLDER=)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python bench/scaling.py lines --model $(MODEL_FOLDER) --out docs/images/lines.png
+	$(BIN)/python bench/scaling.py rows --model $(MODEL_FOLDER) --out docs/images/rows.png
 
 sanitize: $(STAMP)  ## Run the C++ kernels' tests under address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \

@@ -15,7 +15,6 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -60,17 +59,17 @@ class Tokenmill:
     name = "tokenmill"
 
     def __init__(self, model: Path, rows: int) -> None:
-        self._command = (sys.executable, "-m", "runner.inference.local.bench", str(model))
-        self._settings = os.environ | {
-            "OMP_NUM_THREADS": str(os.cpu_count()),
+        settings = {
             "TOKENMILL_DTYPE": "bfloat16",
             "TOKENMILL_MAX_NUM_SEQS": str(rows),
             "TOKENMILL_MAX_NUM_BATCHED_TOKENS": "512",
         }
+        command = [sys.executable, "-m", "runner.inference.local.bench", str(model)]
+        self._command = with_settings(command, settings)
 
     def run(self, work: Work) -> float:
         command = [*self._command, str(work.path), str(ids_of(self, work))]
-        return work.output_tokens / _result(command, self._settings)["seconds"]
+        return work.output_tokens / _result(command)["seconds"]
 
 
 class Peer:
@@ -79,12 +78,11 @@ class Peer:
     def __init__(self, name: str, command: list[str], settings: dict[str, str]) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            command,
+            with_settings(command, settings),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(HOME / f"{name}.log").open("w"),
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(os.cpu_count())} | settings,
         )
         self._read("READY")
 
@@ -105,6 +103,12 @@ class Peer:
             if line.startswith(word):
                 return line.removeprefix(word)
         raise SystemExit(f"{self.name} ended; see {HOME / self.name}.log")
+
+
+def with_settings(command: list[str], settings: dict[str, str]) -> list[str]:
+    """A command in an environment with some settings, and all cores for OpenMP."""
+    settings = {"OMP_NUM_THREADS": str(os.cpu_count())} | settings
+    return ["env", *(f"{name}={value}" for name, value in settings.items()), *command]
 
 
 def ids_of(engine: Engine, work: Work) -> Path:
@@ -163,7 +167,7 @@ def compare(ours: Engine, peer: Engine, work: Work, pairs: int) -> dict[str, obj
 
 def oracle(model: Path, engine: Engine, work: Work) -> dict[str, float]:
     command = [sys.executable, str(SCRIPTS / "oracle.py"), str(model)]
-    return _result([*command, str(work.path), str(ids_of(engine, work))], os.environ)
+    return _result([*command, str(work.path), str(ids_of(engine, work))])
 
 
 def make_work(kind: str, count: int, model: Path) -> Work:
@@ -174,9 +178,9 @@ def make_work(kind: str, count: int, model: Path) -> Work:
     return Work(path.stem, path, sum(row["max_tokens"] for row in rows))
 
 
-def _result(command: list[str], settings: Mapping[str, str]) -> dict[str, float]:
+def _result(command: list[str]) -> dict[str, float]:
     """The last line of JSON that a run printed."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     printed = [line.removeprefix("RESULT ") for line in done.stdout.splitlines()]
     lines = [line for line in printed if line.startswith("{")]
     if done.returncode != 0 or not lines:

@@ -37,9 +37,9 @@ class Point:
 
 def run(model: Path, workload: Path, rows: int) -> tuple[dict[str, float], float]:
     """The summary of a run, and the peak of its process's resident memory in MiB."""
-    settings = {"TOKENMILL_MAX_NUM_SEQS": str(rows), "TOKENMILL_MAX_NUM_BATCHED_TOKENS": "512"}
-    command = [sys.executable, "-m", "runner.inference.local.bench", str(model), str(workload), ""]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | settings)
+    settings = [f"TOKENMILL_MAX_NUM_SEQS={rows}", "TOKENMILL_MAX_NUM_BATCHED_TOKENS=512"]
+    engine = [sys.executable, "-m", "runner.inference.local.bench", str(model), str(workload), ""]
+    process = subprocess.Popen(["env", *settings, *engine], stdout=subprocess.PIPE)
     assert process.stdout is not None
     printed = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)

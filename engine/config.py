@@ -1,4 +1,4 @@
-"""What an operator may set: one frozen record, at most 16 fields, no environment."""
+"""What an operator may set: one frozen record, at most 17 fields, no environment."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ class EngineConfig:
         max_num_seqs: most requests running at once.
         max_num_batched_tokens: most tokens computed in one step.
         long_prefill_tokens: most tokens one request may compute in one step.
+        step_seconds: how long a step should take at most; rows, tokens and chunk are lowered until
+            one does, and to where more of them gain nothing. None takes them as they are.
         watermark: share of the blocks that an admission must leave free.
         enable_prefix_caching: reuse the KV blocks of equal prefixes.
         merge_duplicates: compute requests that must get the same answer once while both are here.
@@ -41,6 +43,7 @@ class EngineConfig:
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 512
     long_prefill_tokens: int = 256
+    step_seconds: float | None = None
     watermark: float = 0.03
     enable_prefix_caching: bool = True
     merge_duplicates: bool = True
@@ -63,6 +66,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidParams(f"{name} must be at least 1.", name)
+        if self.step_seconds is not None and self.step_seconds <= 0:
+            raise InvalidParams("step_seconds must be above 0.", "step_seconds")
         if not 0 < self.memory_utilization <= 1:
             raise InvalidParams(
                 "memory_utilization must be above 0 and at most 1.", "memory_utilization"

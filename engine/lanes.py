@@ -16,10 +16,13 @@ from engine.model_runner import ModelRunner, Runner
 from engine.models import FusedModel, LoadedModel, PaddedModel
 from engine.models.cache_rows import cache_bytes
 from engine.padded_runner import FREE_PADDING, MAX_PADDING, PaddedRunner
+from engine.step_size import fit_step
 
 PAGED = "paged"
 PADDED = "padded"
 
+MAX_SEATS = 64
+"""Sequences of the padded lane where their number is ours to choose: each has a cache to copy."""
 MEASURED_LENGTH = 9
 """Tokens of the sequence whose cache is weighed against that of a single token."""
 
@@ -62,6 +65,8 @@ def open_lane(
     attention.allocate(num_blocks)
     details = f"attention: {attention.name}, lane: {PAGED}"
     runner = ModelRunner(model, attention, num_token_ids)
+    if config.step_seconds is not None:
+        config = fit_step(runner, config, num_blocks)
     return Lane(PAGED, "", details, runner, num_blocks, config, whole_prompts=False)
 
 
@@ -87,7 +92,9 @@ def _seats(config: EngineConfig, sequence_bytes: int, token_bytes: int) -> tuple
     budget = pool_bytes(config)
     # What is taken whatever the length must leave half to what grows, where anything does.
     for_sequences = budget // 2 if token_bytes else budget
-    max_num_seqs = config.max_num_seqs
+    max_num_seqs = (
+        min(config.max_num_seqs, MAX_SEATS) if config.step_seconds else config.max_num_seqs
+    )
     if sequence_bytes:
         max_num_seqs = min(max_num_seqs, for_sequences // sequence_bytes)
     if max_num_seqs < 1:

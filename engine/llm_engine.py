@@ -71,7 +71,8 @@ class LLMEngine:
         self.lane_reason = lane.reason
         self.description = (
             f"{model.name} on {model.device}, {model.dtype}, {lane.details}, "
-            f"KV: {num_blocks} blocks of {config.block_size} tokens"
+            f"KV: {num_blocks} blocks of {config.block_size} tokens, steps of up to "
+            f"{config.max_num_seqs} rows and {config.max_num_batched_tokens} tokens"
         )
         self._runner = lane.runner
         self._profile = StepProfile()

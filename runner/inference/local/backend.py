@@ -196,7 +196,10 @@ class LocalBackend:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceDefaults:
-    """Rows and tokens of a step. On a CPU a step must end within a second, to hear a cancel.
+    """The largest steps by device.
+
+    On a CPU a step must end soon, to hear a cancel and to let urgent lines in, and what fits
+    into that time depends on the model: the engine finds it when the model has loaded.
 
     ``chunk``: most tokens of one prompt in a step, so that a long one leaves room for others.
     """
@@ -204,15 +207,17 @@ class _DeviceDefaults:
     rows: int
     tokens: int
     chunk: int
+    seconds: float | None
 
 
-_DEFAULTS = {"cpu": _DeviceDefaults(rows=64, tokens=256, chunk=256)}
-_ACCELERATOR = _DeviceDefaults(rows=256, tokens=8192, chunk=2048)
+_DEFAULTS = {"cpu": _DeviceDefaults(rows=256, tokens=512, chunk=256, seconds=1.0)}
+_ACCELERATOR = _DeviceDefaults(rows=256, tokens=8192, chunk=2048, seconds=None)
 
 
 def engine_config(folder: Path, settings: Settings) -> EngineConfig:
-    """The engine's settings, from ours."""
+    """The engine's settings, from ours; a size that is set is taken as it is."""
     defaults = _DEFAULTS.get(settings.device.partition(":")[0], _ACCELERATOR)
+    is_set = settings.max_num_seqs is not None or settings.max_num_batched_tokens is not None
     return EngineConfig(
         model=folder,
         device=settings.device,
@@ -221,6 +226,7 @@ def engine_config(folder: Path, settings: Settings) -> EngineConfig:
         max_num_seqs=settings.max_num_seqs or defaults.rows,
         max_num_batched_tokens=settings.max_num_batched_tokens or defaults.tokens,
         long_prefill_tokens=defaults.chunk,
+        step_seconds=None if is_set else defaults.seconds,
     )
 
 

@@ -1,0 +1,89 @@
+"""How many rows and tokens a step should have: found by timing the model when it has loaded.
+
+More rows and tokens share each read of the weights, until the arithmetic is the limit; beyond that
+they only make the step longer, and with it the wait for an urgent line or a cancel.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.config import EngineConfig
+from engine.model_runner import Runner
+from engine.request import Request
+from engine.sampling_params import SamplingParams
+
+SMALLEST = 16
+"""Rows or tokens of the first step that is timed."""
+ENOUGH = 0.95
+"""A smaller step that gives this share of the best rate is taken."""
+DECODE_SHARE = 0.5
+"""Of a step's time, what the rows may take before they have a context to attend to."""
+
+
+def fit_step(runner: Runner, config: EngineConfig, num_blocks: int) -> EngineConfig:
+    """`config` with the rows, tokens and chunk of a step lowered until one ends in `step_seconds`.
+
+    The runner's pool must be empty and is left so; what is written to it means nothing. A step of
+    the smallest size is allowed whatever it takes.
+    """
+    assert config.step_seconds is not None, "nothing to fit"
+    probe = _Probe(runner, config.block_size)
+    most_rows = min(config.max_num_seqs, num_blocks)
+    rows = best_size(probe.decode, most_rows, config.step_seconds * DECODE_SHARE)
+    most_tokens = min(config.max_num_batched_tokens, num_blocks * config.block_size)
+    tokens = best_size(probe.prefill, most_tokens, config.step_seconds)
+    # Where every row decodes, a waiting prompt must still get a chunk.
+    tokens = max(tokens, min(2 * rows, config.max_num_batched_tokens))
+    return replace(
+        config,
+        max_num_seqs=rows,
+        max_num_batched_tokens=tokens,
+        long_prefill_tokens=min(config.long_prefill_tokens, tokens),
+    )
+
+
+def best_size(timed: Callable[[int], float], most: int, seconds: float) -> int:
+    """The smallest size near the best rate among those that end in time; each twice the last."""
+    sizes = [min(SMALLEST, most)]
+    took = [timed(sizes[0])]
+    while sizes[-1] < most:
+        sizes.append(min(2 * sizes[-1], most))
+        took.append(timed(sizes[-1]))
+        if took[-1] > seconds:
+            sizes.pop(), took.pop()
+            break
+    rates = [size / spent for size, spent in zip(sizes, took, strict=True)]
+    return next(
+        size for size, rate in zip(sizes, rates, strict=True) if rate >= ENOUGH * max(rates)
+    )
+
+
+class _Probe:
+    """Times steps of made-up requests; the better of two, for the first one also warms up."""
+
+    def __init__(self, runner: Runner, block_size: int) -> None:
+        self._runner = runner
+        self._block_size = block_size
+
+    def decode(self, rows: int) -> float:
+        """Seconds of a step of so many sequences of one token."""
+        return self._time([self._request(1, row) for row in range(rows)], [1] * rows)
+
+    def prefill(self, tokens: int) -> float:
+        """Seconds of a step of one prompt."""
+        return self._time([self._request(tokens, 0)], [tokens])
+
+    def _request(self, tokens: int, first_block: int) -> Request:
+        request = Request(f"probe-{first_block}", [0] * tokens, SamplingParams(max_tokens=1))
+        blocks = -(-tokens // self._block_size)
+        request.block_table = list(range(first_block, first_block + blocks))
+        return request
+
+    def _time(self, requests: list[Request], num_tokens: list[int]) -> float:
+        spent = []
+        for _ in range(2):
+            started = time.perf_counter()
+            self._runner.run(requests, num_tokens)
+            spent.append(time.perf_counter() - started)
+        return min(spent)
