@@ -12,6 +12,7 @@ from flask import request
 from werkzeug.exceptions import HTTPException
 
 from runner.domain.errors import (
+    Forbidden,
     InvalidRequest,
     NotFound,
     RunnerError,
@@ -30,6 +31,7 @@ _STATUSES: dict[type[RunnerError], int] = {
     InvalidRequest: 400,
     StateConflict: 400,
     Unauthenticated: 401,
+    Forbidden: 403,
     NotFound: 404,
     TooLarge: 413,
     Unavailable: 503,

@@ -29,6 +29,12 @@ class StateConflict(RunnerError):
     code = "state_conflict"
 
 
+class Forbidden(RunnerError):
+    """The caller is known, and may not do this."""
+
+    code = "forbidden"
+
+
 class NotFound(RunnerError):
     """There is no such thing in the caller's project."""
 

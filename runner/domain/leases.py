@@ -1,6 +1,7 @@
 """A lease as a worker holds it, and a finished line as it hands it back."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from runner.domain.defaults import NO_DEFAULTS, Defaults
 from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId
@@ -32,6 +33,8 @@ class Lease:
     input_file_id: FileId
     idx: tuple[int, ...]
     defaults: Defaults = NO_DEFAULTS
+    reserved: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """Nano-units that a budget holds ready for a line, by its ``idx``; empty without a budget."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def _phase(job: Job) -> tuple[str, str | None]:
     state = JobState(job.state)
     pause = _pause(job)
     if pause is not None:
-        return "paused", _PAUSE_SENTENCES[pause]
+        return "paused", job.pause_note or _PAUSE_SENTENCES[pause]
     match state:
         case JobState.VALIDATING:
             reading = job.ingest_expires_at is not None

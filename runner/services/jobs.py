@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from runner.db.models import Job, Shard
+from runner.domain.budgets import ON_BUDGET
 from runner.domain.defaults import check_defaults
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId, new_uuid
@@ -18,6 +19,8 @@ from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
 from runner.services import files
 from runner.services.audit import record
+from runner.services.budget_checks import refuse_what_cannot_fit
+from runner.services.estimates import Order
 from runner.services.events import announce
 from runner.services.job_records import JobRecord, as_created, job_records
 from runner.services.keys import Caller
@@ -48,6 +51,8 @@ class NewJob:
     defaults: bytes | None = None  # a JSON object
     tags: tuple[str, ...] = ()
     p99_bound_ms: int | None = None
+    max_cost_nano: int | None = None
+    on_budget: str = "refuse"
     idempotency_key: str | None = None
     is_retry: bool = False
     schedule_id: ScheduleId | None = None
@@ -64,6 +69,9 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
     if earlier is not None:
         return as_created(get_job(session, caller.project_id, earlier))
     _check_input_file(session, caller.project_id, new.input_file_id)
+    if new.on_budget == "refuse":
+        order = Order(caller.project_id, new.input_file_id, new.endpoint, new.defaults)
+        refuse_what_cannot_fit(session, caller, order, new.max_cost_nano)
     job_id = JobId(new_uuid())
     row = Job(
         id=job_id,
@@ -79,6 +87,8 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         defaults=new.defaults,
         tags=list(new.tags),
         p99_bound_ms=new.p99_bound_ms,
+        max_cost_nano=new.max_cost_nano,
+        on_budget=new.on_budget,
         idempotency_key=new.idempotency_key,
         request_sha256=new.request_sha256,
         schedule_id=new.schedule_id,
@@ -180,6 +190,8 @@ def _check(new: NewJob) -> None:
         raise InvalidRequest(
             f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.", param="priority"
         )
+    if new.on_budget not in ON_BUDGET:
+        raise InvalidRequest("on_budget must be 'refuse' or 'pause'.", param="on_budget")
     files.check_expiry_seconds(new.output_expires_seconds, "output_expires_after.seconds")
     check_defaults(new.defaults)
     _check_metadata(new.metadata)

@@ -3,7 +3,7 @@
 Every statement repeats the fence (worker, epoch, state), and only the database's clock counts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId, Worke
 from runner.domain.leases import Lease, ShardKey
 from runner.domain.states import LIVE_WORKER_STATES, JobState, PauseReason, ShardState
 from runner.failpoints import FailPoint, hit
+from runner.services.allowances import allowance_of, take_turns
 from runner.services.models import price_of
 
 _JOBS_LOOKED_AT = 8
@@ -32,6 +33,14 @@ class Claim:
     shards: int
     lease_seconds: float
     holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """How many shards of a job, and whether suspects or others."""
+
+    shards: int
+    suspect: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +63,10 @@ def claim_shards(session: Session, claim: Claim) -> list[Lease]:
     """
     if not _lives(session, claim.worker_id):
         return []
+    turns = take_turns(session, claim.model_id)
     if not claim.holds:
         for job_id in _deserving_jobs(session, claim.model_id, suspect=True):
-            alone = _take(session, claim, job_id, shards=1, suspect=True)
+            alone = _take(session, claim, job_id, _Wanted(1, suspect=True), turns)
             if alone:  # else another worker has just taken it
                 return alone
     leases: list[Lease] = []
@@ -65,7 +75,7 @@ def claim_shards(session: Session, claim: Claim) -> list[Lease]:
         if left <= 0:
             break
         share = _fair_share(session, claim.model_id, job_id, left)
-        leases += _take(session, claim, job_id, shards=share, suspect=False)
+        leases += _take(session, claim, job_id, _Wanted(share, suspect=False), turns)
     return leases
 
 
@@ -171,6 +181,7 @@ def give_back(session: Session, worker_id: WorkerId, keys: Iterable[ShardKey]) -
                 attempt=Shard.attempt - 1,
                 worker_id=None,
                 lease_expires_at=None,
+                reserved_nano=0,
             )
         )
     hit(FailPoint.GIVE_BACK_BEFORE_COMMIT)
@@ -246,32 +257,51 @@ def _fair_share(session: Session, model_id: ModelId, job_id: UUID, shards: int) 
     return max(1, min(shards, left // (2 * workers)))
 
 
-def _take(session: Session, claim: Claim, job_id: UUID, shards: int, suspect: bool) -> list[Lease]:
+def _take(
+    session: Session, claim: Claim, job_id: UUID, wanted: _Wanted, turns: frozenset[UUID]
+) -> list[Lease]:
+    """Lease the next ready shards of a job; of a limited one, what its limits bear."""
+    job = session.get_one(Job, job_id)
     picked = (
-        select(Shard.job_id, Shard.shard_no)
-        .where(Shard.job_id == job_id, *_is_ready(claim.model_id, suspect))
+        select(Shard)
+        .where(Shard.job_id == job_id, *_is_ready(claim.model_id, wanted.suspect))
         .order_by(Shard.shard_no)
-        .limit(shards)
+        .limit(wanted.shards)
         .with_for_update(skip_locked=True)
-        .cte("picked")
     )
+    allowance = allowance_of(session, job)
+    if allowance is None:
+        numbers = picked.with_only_columns(Shard.shard_no).cte("picked")
+        return _lease(session, claim, job, Shard.shard_no == numbers.c.shard_no, {})
+    if job.project_id not in turns:  # another claim has its turn; the next one may
+        return []
+    bounds = allowance.reserve(session.scalars(picked).all())
+    return _lease(session, claim, job, Shard.shard_no.in_(bounds), bounds) if bounds else []
+
+
+def _lease(
+    session: Session,
+    claim: Claim,
+    job: Job,
+    picked: ColumnElement[bool],
+    bounds: Mapping[int, Mapping[int, int]],
+) -> list[Lease]:
+    """Lease some open shards of a job, with the bounds of their lines by shard and ``idx``."""
+    reserved = {shard_no: sum(lines.values()) for shard_no, lines in bounds.items()}
     rows = session.execute(
         update(Shard)
-        .where(
-            Shard.job_id == job_id,
-            tuple_(Shard.job_id, Shard.shard_no) == tuple_(picked.c.job_id, picked.c.shard_no),
-        )
+        .where(Shard.job_id == job.id, picked)
         .values(
             state=ShardState.LEASED,
             worker_id=claim.worker_id,
             lease_expires_at=seconds_from_now(claim.lease_seconds),
             epoch=Shard.epoch + 1,
             attempt=Shard.attempt + 1,
+            reserved_nano=case(reserved, value=Shard.shard_no, else_=0) if reserved else 0,
         )
         .returning(Shard)
         .execution_options(synchronize_session=False, populate_existing=True)
     ).scalars()
-    job = session.get_one(Job, job_id)
     defaults = Defaults(job.defaults)
     prices = {}
     leases = []
@@ -280,7 +310,7 @@ def _take(session: Session, claim: Claim, job_id: UUID, shards: int, suspect: bo
             prices[row.price_id] = price_of(session.get_one(Price, row.price_id))
         leases.append(
             Lease(
-                key=ShardKey(JobId(job_id), row.shard_no, row.epoch),
+                key=ShardKey(JobId(job.id), row.shard_no, row.epoch),
                 attempt=row.attempt,
                 suspect=row.suspect,
                 priority=job.priority,
@@ -292,6 +322,7 @@ def _take(session: Session, claim: Claim, job_id: UUID, shards: int, suspect: bo
                 input_file_id=FileId(job.input_file_id),
                 idx=tuple(row.idx),
                 defaults=defaults,
+                reserved=bounds.get(row.shard_no, {}),
             )
         )
     return leases

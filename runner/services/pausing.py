@@ -11,6 +11,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from runner.db.models import Job
+from runner.domain.budgets import EXCEEDED, LimitKind, amount, tightest
 from runner.domain.errors import NotFound, StateConflict
 from runner.domain.ids import JobId, ProjectId
 from runner.domain.states import PAUSABLE_JOB_STATES, PauseReason
@@ -18,6 +19,7 @@ from runner.doorbell import Bell, ring
 from runner.services.audit import record
 from runner.services.job_records import JobRecord
 from runner.services.jobs import get_job
+from runner.services.spending import limits_of_job
 
 PAUSED_AT_MOST = timedelta(days=30)  # then it expires: its input and its queue place are held
 
@@ -33,19 +35,39 @@ def pause_job(session: Session, project_id: ProjectId, job_id: UUID) -> JobRecor
     if row.pause_reason != PauseReason.USER:
         row.paused_at = func.coalesce(Job.paused_at, func.now())
         row.pause_reason = PauseReason.USER
+        row.pause_note = row.pause_needs_nano = None
         session.flush()
         record(session, "job.pause", str(job_id), project_id=project_id, actor="api")
     ring(session, Bell.CANCEL, JobId(job_id))
     return get_job(session, project_id, job_id)
 
 
-def resume_job(session: Session, project_id: ProjectId, job_id: UUID) -> JobRecord:
-    """Let a paused job go on with what was left of its window; else nothing changes."""
+def resume_job(
+    session: Session, project_id: ProjectId, job_id: UUID, max_cost_nano: int | None = None
+) -> JobRecord:
+    """Let a paused job go on with what was left of its window; else nothing changes.
+
+    Args:
+        max_cost_nano: the job's limit from now on; None leaves it as it is.
+
+    Raises:
+        StateConflict: it has ended, or a limit does not bear its next line.
+    """
     row = _lock(session, project_id, job_id, "resumed")
+    if max_cost_nano is not None:
+        row.max_cost_nano = max_cost_nano
+        session.flush()
     if row.paused_at is not None:
+        _require_room(session, row)
         release(session, job_id)
         record(session, "job.resume", str(job_id), project_id=project_id, actor="api")
     return get_job(session, project_id, job_id)
+
+
+def has_room(session: Session, job: Job) -> bool:
+    """Whether every limit of a job that a budget stopped bears its next line."""
+    limits = limits_of_job(session, job)
+    return not limits or tightest(limits).left_nano >= (job.pause_needs_nano or 0)
 
 
 def release(session: Session, job_id: UUID) -> None:
@@ -57,9 +79,22 @@ def release(session: Session, job_id: UUID) -> None:
             expires_at=Job.expires_at + (func.now() - Job.paused_at),
             paused_at=None,
             pause_reason=None,
+            pause_note=None,
+            pause_needs_nano=None,
         )
     )
     ring(session, Bell.WAKE)
+
+
+def _require_room(session: Session, job: Job) -> None:
+    if job.pause_reason == PauseReason.BUDGET and not has_room(session, job):
+        limit = tightest(limits_of_job(session, job))
+        raise StateConflict(
+            f"The next line can cost {amount(job.pause_needs_nano or 0)}, and {limit.told()};"
+            " raise the limit.",
+            code=EXCEEDED,
+            param="max_cost" if limit.kind is LimitKind.JOB else None,
+        )
 
 
 def _lock(session: Session, project_id: ProjectId, job_id: UUID, deed: str) -> Job:

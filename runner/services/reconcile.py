@@ -22,6 +22,8 @@ from runner.db.session import OUTAGES, SessionFactory
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
+from runner.services.budget_alerts import tell_of_spending
+from runner.services.budgets import resume_within_budgets
 from runner.services.closing import close_if_drained
 from runner.services.files import purge_deleted
 from runner.services.jobs import drop_open_shards
@@ -99,6 +101,8 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
         yield lambda session: bury_silent(session, settings.lease_seconds)
     yield expire_overdue_jobs
     yield _close_drained_jobs
+    yield resume_within_budgets
+    yield tell_of_spending
     yield _ring_for_unread_jobs
     yield _ring_for_open_shards
     yield roll_up_live

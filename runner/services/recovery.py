@@ -77,6 +77,7 @@ def _free(session: Session, shard: Shard) -> None:
 def _move(shard: Shard, state: ShardState) -> None:
     """Out of the lost worker's hands."""
     shard.state, shard.worker_id, shard.lease_expires_at = state, None, None
+    shard.reserved_nano = 0
 
 
 def _isolate(session: Session, shard: Shard) -> None:

@@ -16,6 +16,7 @@ from runner.domain.states import ShardState
 from runner.failpoints import FailPoint, hit
 from runner.services.accounting import USAGE_COLUMNS, Charge, charge_of, usage_row
 from runner.services.leases import lock_live
+from runner.services.spending import note_spending
 
 _RESULT_COLUMNS = ("job_id", "idx", "failed", "epoch", "line")
 _COUNTERS = (
@@ -70,6 +71,7 @@ def commit_results(
     )
     if stale:
         _count_stale(session, worker_id, len(stale))
+    note_spending(session, worker_id, charges)
     deltas = _deltas(fresh, charges)
     _add_to_shards(session, deltas)
     hit(FailPoint.RESULTS_BEFORE_COMMIT)
@@ -117,6 +119,7 @@ def _deltas(
     deltas: dict[ShardKey, Counter[str]] = {item.lease.key: Counter() for item in fresh}
     for item in fresh:
         deltas[item.lease.key]["failed" if item.failed else "succeeded"] += 1
+        deltas[item.lease.key]["freed_nano"] += item.lease.reserved.get(item.idx, 0)
     for item, charge in charges:
         deltas[item.lease.key].update(
             prompt_tokens=item.metrics.prompt_tokens,
@@ -141,6 +144,7 @@ def _add_to_shards(session: Session, deltas: dict[ShardKey, Counter[str]]) -> No
                 state=case((is_done, ShardState.DONE), else_=Shard.state),
                 worker_id=case((is_done, None), else_=Shard.worker_id),
                 lease_expires_at=case((is_done, None), else_=Shard.lease_expires_at),
+                reserved_nano=case((is_done, 0), else_=Shard.reserved_nano - delta["freed_nano"]),
                 **sums,
             )
             .execution_options(synchronize_session=False)

@@ -198,7 +198,12 @@ def test_a_look_tells_what_is_live_and_what_has_ended(workshop: Workshop) -> Non
     worker_id = workshop.make_worker()
     held = {lease.key.job_id: lease.key for lease in workshop.claim(worker_id, shards=2)}
     assert look(workshop, worker_id) == leases.Standing(
-        frozenset(held.values()), frozenset(), None, False, False
+        live=frozenset(held.values()),
+        ended=frozenset(),
+        paused=frozenset(),
+        urgent_above=None,
+        suspect_waits=False,
+        drain=False,
     )
     workshop.cancel(second)
     assert look(workshop, worker_id).ended == {held[second]}

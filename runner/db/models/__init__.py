@@ -2,6 +2,7 @@
 
 from runner.db.models.accounts import Alert, JobAccount, JobWaste, LatencyDay, UsageDay, WorkerDay
 from runner.db.models.base import Base
+from runner.db.models.budgets import Budget, BudgetAlert, Spending
 from runner.db.models.events import AuditEntry, OutboxEvent
 from runner.db.models.files import File, FileChunk, FileIndex
 from runner.db.models.jobs import Job, JobError
@@ -18,6 +19,8 @@ __all__ = [
     "ApiKey",
     "AuditEntry",
     "Base",
+    "Budget",
+    "BudgetAlert",
     "File",
     "FileChunk",
     "FileIndex",
@@ -35,6 +38,7 @@ __all__ = [
     "Schedule",
     "ScheduleRun",
     "Shard",
+    "Spending",
     "Upload",
     "UploadChunk",
     "UploadPart",

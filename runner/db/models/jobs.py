@@ -41,6 +41,7 @@ class Job(Base):
             "(paused_at IS NULL) = (pause_reason IS NULL) AND pause_reason IN ('user', 'budget')",
             name="pause",
         ),
+        CheckConstraint("max_cost_nano >= 0 AND on_budget IN ('refuse', 'pause')", name="budget"),
         CheckConstraint("total_items >= 0 AND invalid_items >= 0", name="counts"),
         Index("ix_jobs_project_id_id", "project_id", "id"),
         Index(
@@ -71,6 +72,8 @@ class Job(Base):
     )
     priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     on_invalid: Mapped[str] = mapped_column(server_default="fail")
+    max_cost_nano: Mapped[int | None] = mapped_column(BigInteger)
+    on_budget: Mapped[str] = mapped_column(server_default="refuse")  # where money will not do
     output_expires_seconds: Mapped[int | None]
     # A JSON object as bytes: prompts may hold what neither text nor jsonb takes.
     defaults: Mapped[bytes | None]
@@ -84,6 +87,8 @@ class Job(Base):
     # A paused job has no shard leased to it; what its state is goes on to be true.
     paused_at: Mapped[datetime | None]
     pause_reason: Mapped[str | None]
+    pause_note: Mapped[str | None]  # of a budget's stop: a sentence with figures
+    pause_needs_nano: Mapped[int | None] = mapped_column(BigInteger)  # for one more line
     outcome: Mapped[str | None]  # what finalising or cancelling will end in
     model_id: Mapped[UUID | None] = mapped_column(ForeignKey("models.id"))
     total_items: Mapped[int | None]

@@ -49,6 +49,9 @@ class Shard(Base):
             "(state = 'leased') = (worker_id IS NOT NULL AND lease_expires_at IS NOT NULL)",
             name="lease",
         ),
+        CheckConstraint(
+            "reserved_nano >= 0 AND (state = 'leased' OR reserved_nano = 0)", name="reserved"
+        ),
         CheckConstraint("cardinality(idx) > 0", name="not_empty"),
         CheckConstraint(
             "succeeded >= 0 AND failed >= 0 AND succeeded + failed <= cardinality(idx)",
@@ -89,6 +92,8 @@ class Shard(Base):
     output_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     billed_nano: Mapped[int] = mapped_column(BigInteger, server_default="0")
     run_cost_nano: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    # The most that its unfinished lines can be billed while a budget has to bear them.
+    reserved_nano: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 class Result(Base):
