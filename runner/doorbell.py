@@ -19,6 +19,7 @@ class Bell(StrEnum):
     """Who should look: a CPU worker at one job, or all engine workers at the queue or at orders."""
 
     INGEST = "ingest"
+    COUNT = "count"
     FINALISE = "finalise"
     WAKE = "wake"
     CANCEL = "cancel"

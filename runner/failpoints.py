@@ -42,6 +42,8 @@ class FailPoint(StrEnum):
     INGEST_MID_COPY = "ingest.mid_copy"
     INGEST_BEFORE_COMMIT = "ingest.before_commit"
     INGEST_AFTER_COMMIT = "ingest.after_commit"
+    COUNT_AFTER_CLAIM = "count.after_claim"
+    COUNT_BEFORE_COMMIT = "count.before_commit"
     CLAIM_BEFORE_COMMIT = "claim.before_commit"
     CLAIM_AFTER_COMMIT = "claim.after_commit"
     ENGINE_SUBMIT = "engine.submit"  # a line enters the engine; has its prompt

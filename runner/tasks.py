@@ -15,9 +15,11 @@ from runner.caretaker import Caretaker
 from runner.config import load_settings
 from runner.domain.errors import StorageFull
 from runner.doorbell import Bell, Ring
+from runner.inference.counters import Counters
 from runner.log import configure_logging
 from runner.runtime import Runtime, open_runtime
 from runner.services.closing import close_job
+from runner.services.counting import run_count
 from runner.services.ingest import run_ingest
 from runner.services.reconcile import keep_house
 from runner.worker.bootstep import EngineStep
@@ -42,13 +44,20 @@ def create_app(runtime: Runtime) -> Celery:
 
 def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
     caretaker = Caretaker(
-        runtime.settings, runtime.sessions, runtime.lone_sessions(), partial(_answer, runtime)
+        runtime.settings,
+        runtime.sessions,
+        runtime.lone_sessions(),
+        partial(_answer, runtime, Counters()),
     )
     app.caretaker = caretaker
 
     @app.task(name=f"tokenmill.{Bell.INGEST}")  # type: ignore[untyped-decorator]
     def ingest(job_id: str) -> None:
         caretaker.answer(Ring(Bell.INGEST, UUID(job_id)))
+
+    @app.task(name=f"tokenmill.{Bell.COUNT}")  # type: ignore[untyped-decorator]
+    def count(job_id: str) -> None:
+        caretaker.answer(Ring(Bell.COUNT, UUID(job_id)))
 
     @app.task(name=f"tokenmill.{Bell.FINALISE}")  # type: ignore[untyped-decorator]
     def finalise(job_id: str) -> None:
@@ -63,7 +72,7 @@ def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
         keep_house(runtime.sessions)
 
 
-def _answer(runtime: Runtime, ring: Ring) -> None:
+def _answer(runtime: Runtime, counters: Counters, ring: Ring) -> None:
     """Do what a ring for CPU workers asks for."""
     if ring.bell is Bell.INGEST and ring.job_id is not None:
         try:
@@ -72,6 +81,8 @@ def _answer(runtime: Runtime, ring: Ring) -> None:
             logger.warning("A file waits: %s", error, extra={"action": "disk_full"})
             return
         run_ingest(runtime.sessions, runtime.settings, ring.job_id)
+    elif ring.bell is Bell.COUNT and ring.job_id is not None:
+        run_count(runtime.sessions, runtime.settings, counters.open, ring.job_id)
     elif ring.bell is Bell.FINALISE and ring.job_id is not None:
         with runtime.sessions.begin() as session:
             close_job(session, ring.job_id)

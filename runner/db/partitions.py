@@ -1,4 +1,4 @@
-"""Weekly partitions of the four big tables, made ahead of time."""
+"""Weekly partitions of the big tables, made ahead of time."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ from sqlalchemy import Connection, text
 
 from runner.domain.ids import first_uuid_at
 
-PARTITIONED_TABLES = ("work_items", "shards", "results", "usage")
+PARTITIONED_TABLES = ("work_items", "shards", "shard_counts", "results", "usage")
 WEEKS_AHEAD = 8
 
 _LOCK = 7_461_033  # any constant: two processes at once must take turns

@@ -32,6 +32,7 @@ from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
 from runner.services.files import read_file
+from runner.services.job_estimates import begin_estimate
 from runner.services.jobs import announce_end
 from runner.services.models import get_model, price_at
 
@@ -263,12 +264,13 @@ class _Ingest:
 
     def _start(self) -> None:
         intake = self._intake
+        price, shards = None, []
         if intake.model_id is not None:
             price = price_at(self._session, intake.model_id, self._job.created_at)
-            shards = (
+            shards = [
                 (self._job.id, shard_no, intake.model_id, price.id, idx, ShardState.OPEN.value)
                 for shard_no, idx in intake.shards(self._settings.shard_lines)
-            )
+            ]
             copy_rows(self._session, "shards", _SHARD_COLUMNS, shards)
         self._leave_validating(
             state=JobState.IN_PROGRESS,
@@ -277,6 +279,10 @@ class _Ingest:
             total_items=intake.total,
             invalid_items=intake.fault_count,
         )
+        if price is not None:
+            job = self._session.get_one(Job, self._job.id)
+            begin_estimate(self._session, job, price.id, intake.sketch, len(shards))
+            ring(self._session, Bell.COUNT, job.id)
         ring(self._session, Bell.WAKE)
 
     def _fail(self) -> None:

@@ -20,11 +20,7 @@ def read_items(session: Session, lease: Lease) -> list[ItemInput]:
 def read_lines(
     session: Session, job_id: UUID, file_id: UUID, idx: Sequence[int]
 ) -> list[ItemInput]:
-    """Those of some lines of a job's file that have no result yet, in the order asked for.
-
-    Postgres cuts each line out of its chunk (stored uncompressed, so only that slice is read); a
-    line that crosses chunks comes in parts.
-    """
+    """Those of some lines of a job's file that have no result yet, in the order asked for."""
     # Asked apart: an anti-join over a partition that grows while its statistics are still those of
     # an empty one reads all results of the job for each line.
     done = set(
@@ -32,7 +28,17 @@ def read_lines(
             select(Result.idx).where(Result.job_id == job_id, Result.idx == func.any(list(idx)))
         )
     )
-    wanted = [number for number in idx if number not in done]
+    return read_all_lines(session, job_id, file_id, [n for n in idx if n not in done])
+
+
+def read_all_lines(
+    session: Session, job_id: UUID, file_id: UUID, wanted: Sequence[int]
+) -> list[ItemInput]:
+    """Some lines of a job's file, done or not, in the order asked for; what is gone is left out.
+
+    Postgres cuts each line out of its chunk (stored uncompressed, so only that slice is read); a
+    line that crosses chunks comes in parts.
+    """
     chunk_start = cast(FileChunk.chunk_no, BigInteger) * CHUNK_BYTES  # files pass two gibibytes
     end = WorkItem.byte_offset + WorkItem.byte_length
     first = cast(func.greatest(WorkItem.byte_offset - chunk_start, 0), Integer)

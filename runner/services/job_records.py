@@ -12,6 +12,7 @@ from runner.db.models import Job, JobError, Model, Shard
 from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId
 from runner.domain.intake import LineFault
 from runner.domain.states import PAUSABLE_JOB_STATES, JobState, PauseReason
+from runner.services.estimate_records import EstimateRecord, estimate_records
 
 ERRORS_SHOWN = 100
 _PAUSE_SENTENCES = {
@@ -69,6 +70,7 @@ class JobRecord:
     expired_at: datetime | None
     cancelling_at: datetime | None
     cancelled_at: datetime | None
+    estimate: EstimateRecord | None = None
 
     @property
     def is_pausable(self) -> bool:
@@ -89,6 +91,7 @@ def as_created(job: JobRecord) -> JobRecord:
         faults=(),
         output_file_id=None,
         error_file_id=None,
+        estimate=None,
         phase=phase,
         phase_reason=reason,
         pause_reason=None,
@@ -107,12 +110,16 @@ def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
     totals = running_totals(session, running)
     models = _model_names(session, jobs)
     faults = _faults(session, [job.id for job in jobs if job.error_count])
+    estimates = estimate_records(session, [job.id for job in jobs])
     return [
-        _record_of(
-            job,
-            totals.get(job.id) or _frozen_totals(job),
-            models.get(job.model_id),
-            faults.get(job.id, ()),
+        replace(
+            _record_of(
+                job,
+                totals.get(job.id) or _frozen_totals(job),
+                models.get(job.model_id),
+                faults.get(job.id, ()),
+            ),
+            estimate=estimates.get(job.id),
         )
         for job in jobs
     ]

@@ -26,6 +26,7 @@ from runner.services.budget_alerts import tell_of_spending
 from runner.services.budgets import resume_within_budgets
 from runner.services.closing import close_if_drained
 from runner.services.files import purge_deleted
+from runner.services.job_estimates import renew_estimates, uncounted_jobs
 from runner.services.jobs import drop_open_shards
 from runner.services.pausing import PAUSED_AT_MOST
 from runner.services.profiles import purge_profiles
@@ -104,8 +105,10 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
     yield resume_within_budgets
     yield tell_of_spending
     yield _ring_for_unread_jobs
+    yield _ring_for_uncounted_jobs
     yield _ring_for_open_shards
     yield roll_up_live
+    yield renew_estimates
 
 
 def keep_house(sessions: SessionFactory) -> None:
@@ -177,6 +180,12 @@ def _ring_for_unread_jobs(session: Session) -> None:
     # A reader that lives holds the job's lock, so a needless ring costs one look.
     for job_id in session.scalars(select(Job.id).where(Job.state == JobState.VALIDATING)):
         ring(session, Bell.INGEST, job_id)
+
+
+def _ring_for_uncounted_jobs(session: Session) -> None:
+    # A killed worker's leases lapse, and what it began is begun again.
+    for job_id in uncounted_jobs(session):
+        ring(session, Bell.COUNT, job_id)
 
 
 def _ring_for_open_shards(session: Session) -> None:

@@ -18,13 +18,13 @@ from uuid import UUID
 
 from flask.testing import FlaskClient
 from installation import chat_line
-from sqlalchemy import select
+from sqlalchemy import select, update
 from workshop import answers
 
 from runner.celery_app import create_celery
 from runner.config import Settings, arm_failpoints
 from runner.db import migrate
-from runner.db.models import Job, Model, Result, Shard, Worker
+from runner.db.models import Job, JobEstimate, Model, Result, Shard, ShardCount, Worker
 from runner.db.session import create_session_factory
 from runner.domain.ids import JOB_PREFIX, ModelId, WorkerId, decode, encode
 from runner.domain.lanes import Lane
@@ -32,14 +32,17 @@ from runner.domain.leases import Lease
 from runner.domain.states import LIVE_WORKER_STATES, PENDING_SHARD_STATES, JobState, ShardState
 from runner.doorbell import connect_doorbell
 from runner.embedded import ServiceUrls
+from runner.inference import open_counter
 from runner.ringer import Ringer
 from runner.runtime import Runtime
 from runner.services import keys, leases, models, workers
 from runner.services.closing import close_job
+from runner.services.counting import run_count
 from runner.services.ingest import run_ingest
 from runner.services.items import read_items
 from runner.services.reconcile import keep_house, reconcile
 from runner.services.results import commit_results
+from runner.services.shard_counts import total_count
 from runner.supervisor.launch import report_dead
 from runner.worker.engine_worker import EngineWorker
 from web import create_app
@@ -291,6 +294,18 @@ def read(actor: Actor) -> Memory:
     return {}
 
 
+def count(actor: Actor) -> Memory:
+    """A CPU worker counts the prompts; the leases of one that died have lapsed."""
+    job_id = actor.memory["job"]
+    with actor.sessions.begin() as session:
+        session.execute(update(ShardCount).values(lease_expires_at=None))
+    run_count(actor.sessions, actor.settings, open_counter, job_id)
+    with actor.sessions() as session:
+        assert total_count(session, job_id).lines == 8
+        assert session.get_one(JobEstimate, job_id).given["is_exact"]
+    return {}
+
+
 def lose_workers(actor: Actor) -> Memory:
     """The first shard loses one worker after the other, until it is halved."""
     actor.bury_all()
@@ -353,6 +368,7 @@ STEPS: tuple[Callable[[Actor], Memory], ...] = (
     cancel_other,
     create,
     read,
+    count,
     lose_workers,
     run,
     tick,

@@ -25,10 +25,10 @@ def test_a_lost_ring_for_an_unread_job_is_sent_again(workshop: Workshop) -> None
 
 
 def test_a_lost_ring_for_open_shards_is_sent_again(workshop: Workshop) -> None:
-    workshop.make_job(3)
-    assert heard_in_a_tick(workshop) == [Ring(Bell.WAKE)]
+    job_id = workshop.make_job(3)
+    assert heard_in_a_tick(workshop) == [Ring(Bell.COUNT, job_id), Ring(Bell.WAKE)]
     workshop.claim(workshop.make_worker())
-    assert heard_in_a_tick(workshop) == []
+    assert heard_in_a_tick(workshop) == [Ring(Bell.COUNT, job_id)]
 
 
 def test_a_lost_ring_for_a_drained_job_is_sent_again(workshop: Workshop) -> None:

@@ -3,6 +3,7 @@
 from runner.db.models.accounts import Alert, JobAccount, JobWaste, LatencyDay, UsageDay, WorkerDay
 from runner.db.models.base import Base
 from runner.db.models.budgets import Budget, BudgetAlert, Spending
+from runner.db.models.estimates import JobEstimate, ShardCount
 from runner.db.models.events import AuditEntry, OutboxEvent
 from runner.db.models.files import File, FileChunk, FileIndex
 from runner.db.models.jobs import Job, JobError
@@ -29,6 +30,7 @@ __all__ = [
     "JobError",
     "JobWaste",
     "LatencyDay",
+    "JobEstimate",
     "Model",
     "OutboxEvent",
     "Price",
@@ -39,6 +41,7 @@ __all__ = [
     "ScheduleRun",
     "Shard",
     "Spending",
+    "ShardCount",
     "Upload",
     "UploadChunk",
     "UploadPart",

@@ -1,0 +1,120 @@
+"""How fast a model runs now: device time per token, live workers, and the queue before a job."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Double, Subquery, cast, func, select, true
+from sqlalchemy.orm import Session
+
+from runner.db.models import Job, JobEstimate, Usage, Worker
+from runner.domain.estimate import Speed
+from runner.domain.speeds import Samples, fit_speed
+from runner.domain.states import LIVE_WORKER_STATES, JobState
+from runner.services.job_records import Totals, running_totals
+
+_JOBS_SAMPLED = 5  # the newest of a model
+_LINES_SAMPLED = 500  # of each
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A job in the queue: its place, and the device time that it still wants."""
+
+    job_id: UUID
+    priority: int
+    expires_at: datetime
+    left_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a model runs at one moment, for the ends of all its jobs."""
+
+    input_ns: int
+    output_ns: int
+    workers: int
+    queue: tuple[_Waiting, ...]
+
+    def before(self, job: Job) -> Speed:
+        """The speed for a job: ahead of it is what is more urgent, or as urgent and due earlier."""
+        ahead = sum(
+            other.left_us
+            for other in self.queue
+            if other.job_id != job.id
+            and (-other.priority, other.expires_at) < (-job.priority, job.expires_at)
+        )
+        return Speed(self.input_ns, self.output_ns, self.workers, ahead)
+
+    def after_all(self) -> Speed:
+        """The speed for a job that does not exist yet: all that waits is ahead of it."""
+        ahead = sum(other.left_us for other in self.queue)
+        return Speed(self.input_ns, self.output_ns, self.workers, ahead)
+
+
+def measure(session: Session, model_id: UUID) -> Pace | None:
+    """The pace of a model by its latest lines: those of live workers, else of any.
+
+    None if no line of the model was ever billed.
+    """
+    live = (Worker.model_id == model_id, Worker.state.in_(LIVE_WORKER_STATES))
+    workers = session.scalars(select(Worker.id).where(*live)).all()
+    fitted = fit_speed(_samples(session, model_id, workers)) if workers else None
+    fitted = fitted or fit_speed(_samples(session, model_id, None))
+    if fitted is None:
+        return None
+    return Pace(*fitted, workers=len(workers), queue=_queue(session, model_id))
+
+
+def _samples(session: Session, model_id: UUID, workers: Sequence[UUID] | None) -> Samples:
+    lines = _latest_lines(model_id, workers)
+    # As floating numbers: products of tokens and microseconds pass what an integer holds.
+    x = cast(lines.c.prompt_tokens - lines.c.cached_tokens, Double)
+    y, t = cast(lines.c.output_tokens, Double), cast(lines.c.device_us, Double)
+    terms = (x, y, t, x * x, x * y, y * y, x * t, y * t)
+    sums = session.execute(select(*(func.coalesce(func.sum(term), 0) for term in terms)))
+    return Samples(*(float(value) for value in sums.one()))
+
+
+def _latest_lines(model_id: UUID, workers: Sequence[UUID] | None) -> Subquery:
+    """The last lines of the model's newest jobs, by the ledger."""
+    jobs = (
+        select(Job.id)
+        .where(Job.model_id == model_id)
+        .order_by(Job.id.desc())
+        .limit(_JOBS_SAMPLED)
+        .subquery()
+    )
+    usage = select(
+        Usage.prompt_tokens, Usage.cached_tokens, Usage.output_tokens, Usage.device_us
+    ).where(Usage.job_id == jobs.c.id)
+    if workers is not None:
+        usage = usage.where(Usage.worker_id.in_(workers))
+    latest = usage.order_by(Usage.idx.desc()).limit(_LINES_SAMPLED).lateral()
+    return select(latest).select_from(jobs).join(latest, true()).subquery()
+
+
+def _queue(session: Session, model_id: UUID) -> tuple[_Waiting, ...]:
+    """The jobs of a model that run or wait, with the device time that they are expected to want."""
+    rows = session.execute(
+        select(Job, JobEstimate.newest, JobEstimate.given)
+        .join(JobEstimate, JobEstimate.job_id == Job.id)
+        .where(
+            Job.model_id == model_id,
+            Job.state == JobState.IN_PROGRESS,
+            Job.paused_at.is_(None),
+        )
+    ).all()
+    totals = running_totals(session, [row.Job.id for row in rows])
+    queue = []
+    for job, newest, given in rows:
+        done = totals.get(job.id, Totals())
+        lines = max(1, (job.total_items or 0) - job.invalid_items)
+        left = max(0, lines - done.succeeded - done.failed)
+        device = (newest or given).get("device_us")
+        if device is not None:
+            # The newest estimate is of what is left already.
+            left_us = device["likely"] if newest else device["likely"] * left // lines
+            queue.append(_Waiting(job.id, job.priority, job.expires_at, left_us if left else 0))
+    return tuple(queue)
