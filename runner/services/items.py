@@ -55,7 +55,7 @@ def read_all_lines(
         )
         .where(
             WorkItem.job_id == job_id,
-            WorkItem.idx == func.any(wanted),
+            WorkItem.idx == func.any(list(wanted)),
         )
         .order_by(WorkItem.idx, FileChunk.chunk_no)
     )
