@@ -8,9 +8,48 @@
 
 inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+// Memory that is read soon, asked for line by line while other lines are worked on: a core waits for
+// some sixteen lines at most, so asking for all at once would stop it.
+class Ahead {
+   public:
+    Ahead() = default;
+    // `lines` from `first` on, then `runs` times `run_lines`, `stride` bytes apart.
+    Ahead(const void* first, int64_t lines) : at_(static_cast<const char*>(first)), left_(lines) {}
+    void then(const void* run, int64_t run_lines, int64_t stride, int64_t runs) {
+        run_ = static_cast<const char*>(run);
+        run_lines_ = run_lines;
+        stride_ = stride;
+        runs_ = runs;
+    }
+
+    void ask() {
+        if (left_ == 0) {
+            if (runs_ == 0) return;
+            --runs_;
+            at_ = run_;
+            run_ += stride_;
+            left_ = run_lines_;
+        }
+        _mm_prefetch(at_, _MM_HINT_T0);
+        at_ += 64;
+        --left_;
+    }
+    void ask_rest() {
+        while (left_ + runs_ > 0) ask();
+    }
+
+   private:
+    const char* at_ = nullptr;
+    const char* run_ = nullptr;
+    int64_t left_ = 0, run_lines_ = 0, stride_ = 0, runs_ = 0;
+};
+
 template <typename T>
 struct KvPool {
     static constexpr int64_t kPairs = sizeof(T) == 2 ? 2 : 1;
+    // Tokens that one step of a product over values takes: what is behind a sequence's last token
+    // up to there must be finite, for no weight of 0 removes another sequence's NaN.
+    static constexpr int64_t kTokens = sizeof(T) == 2 ? 32 : 1;
 
     KvPool(const TmAttentionShape& shape, int64_t block_size, void* base)
         : base(static_cast<T*>(base)),
@@ -39,18 +78,36 @@ struct KvPool {
         }
     }
 
-    // A product reads tokens in pairs: behind the sequence's last token the neighbour is zeroed, for
-    // it may hold another sequence's NaN, which no weight of 0 removes.
-    void write_value(int64_t block, int64_t h, int64_t slot, const T* value, bool is_last) const {
+    void write_value(int64_t block, int64_t h, int64_t slot, const T* value) const {
         T* pair = values(block, h) + slot / kPairs * kPanel * kPairs + slot % kPairs;
-        const bool clears = is_last && kPairs == 2 && slot % 2 == 0;
         for (int64_t p = 0; p < value_panels; ++p, pair += value_stride()) {
             const int64_t count = std::min<int64_t>(kPanel, value_dim - p * kPanel);
-            for (int64_t i = 0; i < count; ++i) {
-                pair[i * kPairs] = value[p * kPanel + i];
-                if (clears) pair[i * kPairs + 1] = T{};
-            }
+            for (int64_t i = 0; i < count; ++i) pair[i * kPairs] = value[p * kPanel + i];
         }
+    }
+
+    // Zero the values behind a slot that a product takes together with it.
+    void clear_behind(int64_t block, int64_t h, int64_t slot) const {
+        const int64_t end = std::min(slots, round_up(slot + 1, kTokens));
+        T* panel = values(block, h);
+        for (int64_t p = 0; p < value_panels; ++p, panel += value_stride()) {
+            T* pair = panel + slot / kPairs * kPanel * kPairs;
+            // The other half of the slot's own pair, then whole pairs.
+            for (int64_t i = slot % kPairs + 1; i < kPairs; ++i) {
+                for (int64_t lane = 0; lane < kPanel; ++lane) pair[lane * kPairs + i] = T{};
+            }
+            const int64_t next = slot / kPairs * kPairs + kPairs;
+            if (next < end) std::memset(panel + next * kPanel, 0, (end - next) * kPanel * sizeof(T));
+        }
+    }
+
+    // What a read of the block's first `tokens` tokens touches.
+    Ahead ahead(int64_t block, int64_t h, int64_t tokens) const {
+        constexpr int64_t kLine = 64 / sizeof(T);
+        Ahead lines(keys(block, h), round_up(tokens, kPanel) * key_dim / kLine);
+        lines.then(values(block, h), (tokens * kPanel + kLine - 1) / kLine,
+                   value_stride() * sizeof(T), value_panels);
+        return lines;
     }
 
     T* base;

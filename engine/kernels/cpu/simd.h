@@ -53,6 +53,8 @@ inline Vec round_to_int(Vec a) { return {_mm512_roundscale_ps(a.v, 8)}; }
 inline Vec zero_below(float limit, Vec x, Vec y) {
     return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ), y.v)};
 }
+// Whether a lane of a is above that of b; NaN never is.
+inline bool any_above(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ) != 0; }
 // a * 2^n for whole n
 inline Vec scale_by_power(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
@@ -119,6 +121,11 @@ inline Vec zero_below(float limit, Vec x, Vec y) {
     return {_mm256_and_ps(_mm256_cmp_ps(x.lo, edge, _CMP_NLT_UQ), y.lo),
             _mm256_and_ps(_mm256_cmp_ps(x.hi, edge, _CMP_NLT_UQ), y.hi)};
 }
+inline bool any_above(Vec a, Vec b) {
+    const __m256 lo = _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ);
+    const __m256 hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ);
+    return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
+}
 inline __m256 scale_by_power(__m256 a, __m256 n) {
     // In two halves, so that neither factor leaves the range of exponents.
     const __m256i whole = _mm256_cvtps_epi32(n);
@@ -150,6 +157,16 @@ inline Vec exp(Vec x) {
     p = fma(p, r, splat(5.0000001201e-1f));
     p = fma(p, r * r, r + splat(1.0f));
     return scale_by_power(p, n);
+}
+
+// The same to one part in ten thousand, for what is rounded to bfloat16 afterwards (a minimax
+// polynomial of 2^f on [-1/2, 1/2], by Remez' algorithm).
+inline Vec rough_exp(Vec x) {
+    x = max(splat(-87.3f), min(splat(88.7f), x)) * splat(1.44269504f);
+    const Vec n = round_to_int(x), f = x - n;
+    Vec p = fma(splat(0.05517167f), f, splat(0.24261112f));
+    p = fma(p, f, splat(0.69326099f));
+    return scale_by_power(fma(p, f, splat(0.99992807f)), n);
 }
 
 inline float to_float(float x) { return x; }

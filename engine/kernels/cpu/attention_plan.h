@@ -1,0 +1,54 @@
+// A step's attention cut into pieces of work, once for all layers.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "attention.h"
+
+// Some queries over some keys. A piece that sees only a part of its rows' keys leaves the part's sums
+// in slots, and whoever brings a sequence's last part merges them.
+struct Item {
+    int32_t sequence;
+    int32_t token;     // row of the first query in the batch
+    int32_t position;  // of the first query
+    int32_t count;     // queries
+    int32_t start;     // keys start .. end are attended, as far as each query sees them
+    int32_t end;
+    int32_t slot;      // where the part's sums go; -1 where the piece sees all keys
+    bool writes;       // a single query writes its own key and value first: nobody else reads them
+};
+
+// A sequence's parts lie in neighbouring slots, by ascending keys.
+struct Parts {
+    int32_t first_slot;
+    int32_t count;     // 0: it is attended in one piece
+};
+
+struct TmAttentionPlan {
+    explicit TmAttentionPlan(const TmBatch& batch);
+
+    // Room for the sums of all parts of a layer; by one thread, before anybody attends.
+    void reserve(const TmAttentionShape& shape) const;
+
+    const TmBatch* batch;
+    std::vector<Item> written;  // those whose keys must be stored before anybody attends
+    std::vector<Item> dense;    // several queries of a sequence; longest first
+    std::vector<Item> decodes;  // single queries; longest first
+    std::vector<Parts> parts;   // of each sequence
+    int32_t num_slots = 0;
+
+    mutable std::vector<float> sums;  // [slots, heads, part_floats]
+    mutable std::unique_ptr<std::atomic<int32_t>[]> arrived;  // [sequences, kv heads], 0 between layers
+    mutable int64_t num_arrived = 0;
+
+   private:
+    void add_chunk(int32_t sequence, int32_t token);
+    void add_decode(int32_t sequence, int32_t token);
+};
+
+// Floats of a row's part: its unscaled sums of values, then its total and its largest score.
+inline int64_t part_floats(const TmAttentionShape& shape) {
+    return (shape.value_dim + 15) / 16 * 16 + 16;
+}
