@@ -20,6 +20,7 @@ from runner.cli.console import (
     print_json,
     print_table,
 )
+from runner.cli.moments import RunHoursText, StartAfter, as_moment
 from runner.cli.progress import watch
 from runner.domain import ids
 from runner.domain.errors import NotFound
@@ -59,13 +60,16 @@ def submit(
     p99_ms: Annotated[
         int | None, typer.Option(min=1, help="Alert when the p99 of line latency is above this.")
     ] = None,
+    window: Annotated[str, typer.Option(help="It is to end within: from 1h to 7d.")] = "24h",
+    start_after: StartAfter = None,
+    run_hours: RunHoursText = None,
     project: Project = "default",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a file as a job; with --wait, stay until it has ended."""
     with installation(data_dir) as runtime:
-        caller = _caller(runtime, project)
+        caller = caller_of(runtime, project)
         with runtime.transaction() as session:
             upload = files.Upload(file.name, _pieces(file))
             stored = files.create_file(
@@ -74,7 +78,9 @@ def submit(
             new = NewJob(
                 input_file_id=stored.id,
                 endpoint=endpoint or _endpoint_of(file),
-                completion_window="24h",
+                completion_window=window,
+                start_after=as_moment(start_after),
+                run_hours=run_hours,
                 request_sha256=hashlib.sha256(stored.id.bytes).digest(),
                 on_invalid="skip" if skip_invalid else "fail",
                 priority=priority,
@@ -86,7 +92,7 @@ def submit(
             job = watch(lambda: _look(runtime, caller.project_id, job.id))
             _save(runtime, job, contents.OUTPUT, output)
             _save(runtime, job, contents.ERROR, errors)
-    _show(job, as_json)
+    show_job(job, as_json)
     if wait and (job.state != "completed" or job.totals.failed):
         raise typer.Exit(ExitCode.FAILURES)
 
@@ -100,7 +106,7 @@ def list_all(
 ) -> None:
     """List a project's jobs, newest first."""
     with installation(data_dir) as runtime:
-        caller = _caller(runtime, project)
+        caller = caller_of(runtime, project)
         with runtime.transaction() as session:
             page = jobs.list_jobs(session, caller.project_id, None, limit)
     if as_json:
@@ -127,13 +133,13 @@ def show(
 ) -> None:
     """Show one job with its report: tokens, money, latency, and faults of its file."""
     with installation(data_dir) as runtime:
-        caller = _caller(runtime, project)
+        caller = caller_of(runtime, project)
         with runtime.transaction() as session:
-            report = reports.job_report(session, caller.project_id, _job_id(job))
+            report = reports.job_report(session, caller.project_id, read_job_id(job))
     if as_json:
         print_json({**_shown(report.job), "report": {**plain(report), "job": None}})
         return
-    _show(report.job, as_json=False)
+    show_job(report.job, as_json=False)
     rows = [
         (name, *(None if value is None else f"{value / 1000:,.1f}" for value in values))
         for name, values in (
@@ -162,10 +168,10 @@ def cancel(
 ) -> None:
     """Stop a job; finished lines stay."""
     with installation(data_dir) as runtime:
-        caller = _caller(runtime, project)
+        caller = caller_of(runtime, project)
         with runtime.transaction() as session:
-            record = jobs.cancel_job(session, caller.project_id, _job_id(job))
-    _show(record, as_json)
+            record = jobs.cancel_job(session, caller.project_id, read_job_id(job))
+    show_job(record, as_json)
 
 
 @app.command()
@@ -174,10 +180,10 @@ def pause(
 ) -> None:
     """Hold a job: nothing more of it is leased, its deadline stands still."""
     with installation(data_dir) as runtime:
-        caller = _caller(runtime, project)
+        caller = caller_of(runtime, project)
         with runtime.transaction() as session:
-            record = pausing.pause_job(session, caller.project_id, _job_id(job))
-    _show(record, as_json)
+            record = pausing.pause_job(session, caller.project_id, read_job_id(job))
+    show_job(record, as_json)
 
 
 @app.command()
@@ -186,10 +192,10 @@ def resume(
 ) -> None:
     """Let a paused job go on."""
     with installation(data_dir) as runtime:
-        caller = _caller(runtime, project)
+        caller = caller_of(runtime, project)
         with runtime.transaction() as session:
-            record = pausing.resume_job(session, caller.project_id, _job_id(job))
-    _show(record, as_json)
+            record = pausing.resume_job(session, caller.project_id, read_job_id(job))
+    show_job(record, as_json)
 
 
 @app.command()
@@ -203,8 +209,8 @@ def results(
 ) -> None:
     """Write a job's answers (so far), in line order; with --json, its counts are printed too."""
     with installation(data_dir) as runtime:
-        caller = _caller(runtime, project)
-        record = _look(runtime, caller.project_id, _job_id(job))
+        caller = caller_of(runtime, project)
+        record = _look(runtime, caller.project_id, read_job_id(job))
         if output is None and not as_json:
             for line in contents.read_view(runtime.sessions, record.id, contents.OUTPUT):
                 typer.echo(line, nl=False)
@@ -214,7 +220,7 @@ def results(
         print_json(_shown(record))
 
 
-def _caller(runtime: Runtime, project: str) -> Caller:
+def caller_of(runtime: Runtime, project: str) -> Caller:
     with runtime.transaction() as session:
         return Caller(keys.ensure_project(session, project))
 
@@ -224,7 +230,7 @@ def _look(runtime: Runtime, project_id: ProjectId, job_id: JobId) -> JobRecord:
         return jobs.get_job(session, project_id, job_id)
 
 
-def _job_id(text: str) -> JobId:
+def read_job_id(text: str) -> JobId:
     uuid = ids.decode(ids.JOB_PREFIX, text)
     if uuid is None:
         raise NotFound(f"{text!r} is not a job's id; see: tokenmill jobs ls.")
@@ -269,7 +275,8 @@ def _shown(job: JobRecord) -> dict[str, object]:
     }
 
 
-def _show(job: JobRecord, as_json: bool) -> None:
+def show_job(job: JobRecord, as_json: bool) -> None:
+    """Print a job: its state, why it waits, counts and cost."""
     if as_json:
         print_json(_shown(job))
         return
@@ -277,6 +284,7 @@ def _show(job: JobRecord, as_json: bool) -> None:
     rows = [
         ("job", ids.encode(ids.JOB_PREFIX, job.id)),
         ("state", "paused" if job.pause_reason else job.state.value),
+        *_plans(job),
         ("lines", f"{totals.succeeded} answered, {totals.failed} failed, {job.total} in all"),
         ("tokens in", f"{totals.prompt_tokens} ({totals.cached_tokens} cached)"),
         ("tokens out", totals.output_tokens),
@@ -285,6 +293,20 @@ def _show(job: JobRecord, as_json: bool) -> None:
     ]
     print_table(("", ""), rows)
     show_faults(job)
+
+
+def _plans(job: JobRecord) -> Iterator[tuple[str, object]]:
+    """What is told of a job's turn, where there is anything to tell."""
+    if job.phase_reason:
+        yield "waits", escape(job.phase_reason)
+    if job.priority:
+        yield "priority", job.priority
+    if job.start_after is not None:
+        yield "starts after", f"{job.start_after:%Y-%m-%d %H:%M:%S} UTC"
+    if job.run_hours is not None:
+        yield "runs within", job.run_hours
+    if not job.state.is_terminal:
+        yield "ends by", f"{job.expires_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def show_faults(job: JobRecord) -> None:

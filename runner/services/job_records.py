@@ -13,13 +13,14 @@ from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId
 from runner.domain.intake import LineFault
 from runner.domain.states import PAUSABLE_JOB_STATES, JobState, PauseReason
 from runner.services.estimate_records import EstimateRecord, estimate_records
+from runner.services.waiting import WAITING, Wait, waits_of
 
 ERRORS_SHOWN = 100
 _PAUSE_SENTENCES = {
     PauseReason.USER: "Somebody paused it; it goes on when it is resumed.",
     PauseReason.BUDGET: "Its budget does not allow another line.",
 }
-_WAITING = ("queued", "Waiting for a CPU worker.")  # the phase of a job nobody has read yet
+_QUEUED = ("queued", "Waiting for a CPU worker.")  # the phase of a job nobody has read yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class JobRecord:
     priority: int
     tags: tuple[str, ...]
     p99_bound_ms: int | None
+    start_after: datetime | None
+    run_hours: str | None
     defaults: bytes | None
     total: int
     totals: Totals
@@ -61,6 +64,7 @@ class JobRecord:
     phase: str
     phase_reason: str | None
     pause_reason: PauseReason | None
+    queue_position: int | None
     created_at: datetime
     in_progress_at: datetime | None
     finalizing_at: datetime | None
@@ -80,7 +84,7 @@ class JobRecord:
 
 def as_created(job: JobRecord) -> JobRecord:
     """A job as it was told to whoever made it, whatever has become of it since."""
-    phase, reason = _WAITING
+    phase, reason = _QUEUED
     return replace(
         job,
         model=None,
@@ -95,6 +99,7 @@ def as_created(job: JobRecord) -> JobRecord:
         phase=phase,
         phase_reason=reason,
         pause_reason=None,
+        queue_position=None,
         in_progress_at=None,
         finalizing_at=None,
         completed_at=None,
@@ -111,6 +116,7 @@ def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
     models = _model_names(session, jobs)
     faults = _faults(session, [job.id for job in jobs if job.error_count])
     estimates = estimate_records(session, [job.id for job in jobs])
+    waits = waits_of(session, jobs)
     return [
         replace(
             _record_of(
@@ -118,6 +124,7 @@ def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
                 totals.get(job.id) or _frozen_totals(job),
                 models.get(job.model_id),
                 faults.get(job.id, ()),
+                waits.get(job.id),
             ),
             estimate=estimates.get(job.id),
         )
@@ -194,7 +201,7 @@ def _phase(job: Job) -> tuple[str, str | None]:
     match state:
         case JobState.VALIDATING:
             reading = job.ingest_expires_at is not None
-            return ("reading", None) if reading else _WAITING
+            return ("reading", None) if reading else _QUEUED
         case JobState.FINALIZING | JobState.CANCELLING:
             return state.value, "Waiting for lines in an engine to stop and files to be closed."
         case _:
@@ -202,9 +209,15 @@ def _phase(job: Job) -> tuple[str, str | None]:
 
 
 def _record_of(
-    job: Job, totals: Totals, model: str | None, faults: tuple[LineFault, ...]
+    job: Job,
+    totals: Totals,
+    model: str | None,
+    faults: tuple[LineFault, ...],
+    wait: Wait | None,
 ) -> JobRecord:
     phase, reason = _phase(job)
+    if wait is not None and _pause(job) is None:
+        phase, reason = WAITING, wait.reason
     ended = JobState(job.state).is_terminal
     if job.output_lines is None:
         totals = replace(totals, failed=totals.failed + job.invalid_items)
@@ -221,6 +234,8 @@ def _record_of(
         priority=job.priority,
         tags=tuple(job.tags),
         p99_bound_ms=job.p99_bound_ms,
+        start_after=job.start_after,
+        run_hours=job.run_hours,
         defaults=job.defaults,
         total=job.total_items or 0,
         totals=totals,
@@ -231,6 +246,7 @@ def _record_of(
         phase=phase,
         phase_reason=reason,
         pause_reason=_pause(job),
+        queue_position=None if wait is None else wait.position,
         created_at=job.created_at,
         in_progress_at=job.in_progress_at,
         finalizing_at=job.finalizing_at,

@@ -1,10 +1,10 @@
 """Jobs: making, showing, listing and cancelling them."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -14,7 +14,9 @@ from runner.domain.defaults import check_defaults
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId, new_uuid
 from runner.domain.lines import ENDPOINTS
+from runner.domain.run_hours import parse_run_hours
 from runner.domain.states import JobState, ShardState
+from runner.domain.windows import parse_window
 from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
 from runner.services import files
@@ -27,12 +29,12 @@ from runner.services.keys import Caller
 from runner.services.pages import Page, cut
 from runner.services.repeats import key_reused
 
-WINDOWS = {"24h": timedelta(hours=24)}
 ON_INVALID = ("fail", "skip")
 MAX_PRIORITY = 100  # and as much below 0
 MAX_P99_MS = 1_000_000_000
 MAX_TAGS, TAG_LETTERS = 16, 64
 METADATA_KEYS, METADATA_KEY_LETTERS, METADATA_LETTERS = 16, 64, 512
+_LATEST_START = timedelta(days=30)
 _REPEAT_WITHIN = timedelta(minutes=10)  # a client's retry of a create comes within this time
 
 
@@ -46,6 +48,8 @@ class NewJob:
     request_sha256: bytes
     metadata: dict[str, str] | None = None
     priority: int = 0
+    start_after: datetime | None = None
+    run_hours: str | None = None
     on_invalid: str = "fail"
     output_expires_seconds: int | None = None
     defaults: bytes | None = None  # a JSON object
@@ -64,7 +68,7 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
     A repeat of the same request (same idempotency key, or a client retry of the same body within
     ten minutes) returns the job that the first one made, as it was then.
     """
-    _check(new)
+    _check(session, new)
     earlier = _earlier_job(session, caller, new)
     if earlier is not None:
         return as_created(get_job(session, caller.project_id, earlier))
@@ -82,6 +86,8 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         completion_window=new.completion_window,
         job_metadata=new.metadata,
         priority=new.priority,
+        start_after=new.start_after,
+        run_hours=None if new.run_hours is None else str(parse_run_hours(new.run_hours)),
         on_invalid=new.on_invalid,
         output_expires_seconds=new.output_expires_seconds,
         defaults=new.defaults,
@@ -93,7 +99,7 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         request_sha256=new.request_sha256,
         schedule_id=new.schedule_id,
         state=JobState.VALIDATING,
-        expires_at=func.now() + WINDOWS[new.completion_window],
+        expires_at=deadline(new.completion_window, new.start_after),
     )
     try:
         with session.begin_nested():
@@ -160,7 +166,30 @@ def postpone_expiry(session: Session, job_id: UUID) -> None:
     """Give a job that has not ended its whole window again, from now: for a caller who waits."""
     job = session.get_one(Job, job_id)
     if not JobState(job.state).is_terminal:
-        job.expires_at = func.now() + WINDOWS[job.completion_window]
+        job.expires_at = deadline(job.completion_window, job.start_after)
+
+
+def deadline(completion_window: str, start_after: datetime | None) -> ColumnElement[datetime]:
+    """The end of a window that begins now, or when the job may start if that is later."""
+    begins = func.now() if start_after is None else func.greatest(func.now(), start_after)
+    return begins + parse_window(completion_window)
+
+
+def check_priority(priority: int) -> None:
+    """Refuse a priority that is out of range."""
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidRequest(
+            f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.", param="priority"
+        )
+
+
+def check_start(session: Session, start_after: datetime | None) -> None:
+    """Refuse a start that nobody would wait for; one that is past means now."""
+    latest = session.scalar(select(func.now() + _LATEST_START))
+    if start_after is not None and latest is not None and start_after > latest:
+        raise InvalidRequest(
+            f"start_after is at most {_LATEST_START.days} days ahead.", param="start_after"
+        )
 
 
 def drop_open_shards(session: Session, job_id: UUID) -> None:
@@ -177,19 +206,16 @@ def announce_end(session: Session, job: Job, state: JobState) -> None:
     announce(session, job.project_id, f"batch.{state}", {"job_id": str(job.id)})
 
 
-def _check(new: NewJob) -> None:
+def _check(session: Session, new: NewJob) -> None:
     if new.endpoint not in ENDPOINTS:
         raise InvalidRequest(f"endpoint must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
-    if new.completion_window not in WINDOWS:
-        raise InvalidRequest(
-            f"completion_window must be one of {', '.join(WINDOWS)}.", param="completion_window"
-        )
+    parse_window(new.completion_window)
+    if new.run_hours is not None:
+        parse_run_hours(new.run_hours)
+    check_start(session, new.start_after)
     if new.on_invalid not in ON_INVALID:
         raise InvalidRequest("on_invalid must be 'fail' or 'skip'.", param="on_invalid")
-    if not -MAX_PRIORITY <= new.priority <= MAX_PRIORITY:
-        raise InvalidRequest(
-            f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.", param="priority"
-        )
+    check_priority(new.priority)
     if new.on_budget not in ON_BUDGET:
         raise InvalidRequest("on_budget must be 'refuse' or 'pause'.", param="on_budget")
     files.check_expiry_seconds(new.output_expires_seconds, "output_expires_after.seconds")

@@ -3,11 +3,12 @@
 Every statement repeats the fence (worker, epoch, state), and only the database's clock counts.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, case, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, case, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from runner.db.clock import seconds_from_now
@@ -19,8 +20,8 @@ from runner.domain.states import LIVE_WORKER_STATES, JobState, PauseReason, Shar
 from runner.failpoints import FailPoint, hit
 from runner.services.allowances import allowance_of, take_turns
 from runner.services.models import price_of
+from runner.services.turns import is_ready, may_lease, turns, waiting_jobs
 
-_JOBS_LOOKED_AT = 8
 _SUSPECT_PATIENCE_SECONDS = 30.0
 
 
@@ -63,19 +64,23 @@ def claim_shards(session: Session, claim: Claim) -> list[Lease]:
     """
     if not _lives(session, claim.worker_id):
         return []
-    turns = take_turns(session, claim.model_id)
+    payers = take_turns(session, claim.model_id)
     if not claim.holds:
-        for job_id in _deserving_jobs(session, claim.model_id, suspect=True):
-            alone = _take(session, claim, job_id, _Wanted(1, suspect=True), turns)
+        for job in turns(session, claim.model_id, suspect=True).order():
+            alone = _take(session, claim, job.id, _Wanted(1, suspect=True), payers)
             if alone:  # else another worker has just taken it
                 return alone
+    queue = turns(session, claim.model_id)
+    wanted = Counter(queue.hand_out(claim.shards))
     leases: list[Lease] = []
-    for job_id in _deserving_jobs(session, claim.model_id, suspect=False):
+    for job_id, shards in wanted.items():
+        share = _tail_share(session, claim.model_id, job_id, shards)
+        leases += _take(session, claim, job_id, _Wanted(share, suspect=False), payers)
+    for job in queue.order():  # in place of what others took meanwhile, and of tails
         left = claim.shards - len(leases)
-        if left <= 0:
-            break
-        share = _fair_share(session, claim.model_id, job_id, left)
-        leases += _take(session, claim, job_id, _Wanted(share, suspect=False), turns)
+        if left > 0 and job.id not in wanted:
+            share = _tail_share(session, claim.model_id, job.id, left)
+            leases += _take(session, claim, job.id, _Wanted(share, suspect=False), payers)
     return leases
 
 
@@ -204,45 +209,7 @@ def _lives(session: Session, worker_id: WorkerId) -> bool:
     return session.scalar(query) is not None
 
 
-def _is_waiting_for(model_id: ModelId) -> tuple[ColumnElement[bool], ...]:
-    """Jobs that may have shards for a model: asked first, for a job has one model."""
-    return (
-        Job.state == JobState.IN_PROGRESS,
-        Job.paused_at.is_(None),
-        Job.model_id == model_id,
-    )
-
-
-def _is_ready(model_id: ModelId, suspect: bool) -> tuple[ColumnElement[bool], ...]:
-    return (
-        Shard.state == ShardState.OPEN,
-        Shard.suspect.is_(suspect),
-        Shard.model_id == model_id,
-        or_(Shard.not_before.is_(None), Shard.not_before <= func.now()),
-    )
-
-
-def _deserving_jobs(session: Session, model_id: ModelId, suspect: bool) -> list[UUID]:
-    """Jobs with ready shards: by priority, then the project that runs least, then the deadline."""
-    load = (
-        select(Job.project_id, func.count().label("shards"))
-        .join(Shard, Shard.job_id == Job.id)
-        .where(Shard.state == ShardState.LEASED)
-        .group_by(Job.project_id)
-        .subquery()
-    )
-    ready = select(Shard.shard_no).where(Shard.job_id == Job.id, *_is_ready(model_id, suspect))
-    query = (
-        select(Job.id)
-        .outerjoin(load, load.c.project_id == Job.project_id)
-        .where(*_is_waiting_for(model_id), ready.exists())
-        .order_by(Job.priority.desc(), func.coalesce(load.c.shards, 0), Job.expires_at, Job.id)
-        .limit(_JOBS_LOOKED_AT)
-    )
-    return list(session.scalars(query))
-
-
-def _fair_share(session: Session, model_id: ModelId, job_id: UUID, shards: int) -> int:
+def _tail_share(session: Session, model_id: ModelId, job_id: UUID, shards: int) -> int:
     """At most half of an even split of what is left, so that no worker sits on the tail."""
     workers = session.scalar(
         select(func.count()).where(
@@ -252,19 +219,19 @@ def _fair_share(session: Session, model_id: ModelId, job_id: UUID, shards: int) 
     if workers is None or workers < 2:
         return shards
     enough = 2 * workers * shards
-    some = select(Shard.shard_no).where(Shard.job_id == job_id, *_is_ready(model_id, False))
+    some = select(Shard.shard_no).where(Shard.job_id == job_id, *is_ready(model_id, False))
     left = session.scalar(select(func.count()).select_from(some.limit(enough).subquery())) or 0
     return max(1, min(shards, left // (2 * workers)))
 
 
 def _take(
-    session: Session, claim: Claim, job_id: UUID, wanted: _Wanted, turns: frozenset[UUID]
+    session: Session, claim: Claim, job_id: UUID, wanted: _Wanted, payers: frozenset[UUID]
 ) -> list[Lease]:
     """Lease the next ready shards of a job; of a limited one, what its limits bear."""
     job = session.get_one(Job, job_id)
     picked = (
         select(Shard)
-        .where(Shard.job_id == job_id, *_is_ready(claim.model_id, wanted.suspect))
+        .where(Shard.job_id == job_id, *is_ready(claim.model_id, wanted.suspect))
         .order_by(Shard.shard_no)
         .limit(wanted.shards)
         .with_for_update(skip_locked=True)
@@ -273,7 +240,7 @@ def _take(
     if allowance is None:
         numbers = picked.with_only_columns(Shard.shard_no).cte("picked")
         return _lease(session, claim, job, Shard.shard_no == numbers.c.shard_no, {})
-    if job.project_id not in turns:  # another claim has its turn; the next one may
+    if job.project_id not in payers:  # another claim has its turn; the next one may
         return []
     bounds = allowance.reserve(session.scalars(picked).all())
     return _lease(session, claim, job, Shard.shard_no.in_(bounds), bounds) if bounds else []
@@ -331,18 +298,14 @@ def _lease(
 def _waits_above(session: Session, model_id: ModelId, priority: int | None) -> bool:
     if priority is None:
         return False
-    ready = select(Shard.shard_no).where(Shard.job_id == Job.id, *_is_ready(model_id, False))
-    query = select(Job.id).where(
-        *_is_waiting_for(model_id), Job.priority > priority, ready.exists()
-    )
-    return session.scalar(query.limit(1)) is not None
+    return bool(waiting_jobs(session, model_id, above=priority))
 
 
 def _suspect_waits(session: Session, model_id: ModelId) -> bool:
     query = select(Shard.shard_no).join(Job, Job.id == Shard.job_id)
     query = query.where(
-        *_is_waiting_for(model_id),
-        *_is_ready(model_id, True),
+        *may_lease(model_id),
+        *is_ready(model_id, True),
         Shard.not_before < seconds_from_now(-_SUSPECT_PATIENCE_SECONDS),
     )
     return session.scalar(query.limit(1)) is not None

@@ -33,6 +33,7 @@ from runner.services.profiles import purge_profiles
 from runner.services.recovery import requeue_expired_leases
 from runner.services.repeats import release_keys
 from runner.services.rollup import differences, rebuild, roll_up_live
+from runner.services.turns import forget_served
 from runner.services.uploads import purge_uploads
 from runner.services.workers import bury_silent
 
@@ -113,7 +114,7 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
 
 def keep_house(sessions: SessionFactory) -> None:
     """The slow chores: partitions of coming weeks, bytes of deleted files and late uploads, traces
-    that nobody fetched, old idempotency keys and events."""
+    that nobody fetched, old idempotency keys, faded shares and events."""
     with sessions.begin() as session:
         made = ensure_partitions(session.connection(), datetime.now(UTC))
         if made:
@@ -127,6 +128,7 @@ def keep_house(sessions: SessionFactory) -> None:
         purge_profiles(session)
     with sessions.begin() as session:
         release_keys(session)
+        forget_served(session)
     with sessions.begin() as session:
         _mend_roll_ups(session)
     with sessions.begin() as session:

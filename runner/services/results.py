@@ -17,6 +17,7 @@ from runner.failpoints import FailPoint, hit
 from runner.services.accounting import USAGE_COLUMNS, Charge, charge_of, usage_row
 from runner.services.leases import lock_live
 from runner.services.spending import note_spending
+from runner.services.turns import note_served
 
 _RESULT_COLUMNS = ("job_id", "idx", "failed", "epoch", "line")
 _COUNTERS = (
@@ -74,6 +75,7 @@ def commit_results(
     note_spending(session, worker_id, charges)
     deltas = _deltas(fresh, charges)
     _add_to_shards(session, deltas)
+    note_served(session, worker_id, fresh)
     hit(FailPoint.RESULTS_BEFORE_COMMIT)
     return CommitOutcome(
         accepted=len(fresh),

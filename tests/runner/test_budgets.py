@@ -215,7 +215,7 @@ def test_a_raised_budget_lets_its_jobs_go_on_by_itself(workshop: Workshop) -> No
     workshop.drain()
     assert workshop.job(job_id).phase == "paused"
     set_budget(workshop, 10**9)
-    assert workshop.job(job_id).phase == "in_progress"
+    assert workshop.job(job_id).phase == "waiting"
     workshop.drain()
     assert workshop.job(job_id).state is JobState.COMPLETED
 
@@ -231,7 +231,7 @@ def test_a_new_month_brings_a_new_budget(workshop: Workshop) -> None:
     last_month = Spending.month - timedelta(days=1)
     workshop.execute(update(Spending).values(month=last_month))
     workshop.tick()
-    assert workshop.job(job_id).phase == "in_progress"
+    assert workshop.job(job_id).phase == "waiting"
 
 
 def test_a_users_pause_is_not_lifted_by_money(workshop: Workshop) -> None:
@@ -288,7 +288,7 @@ def test_a_claim_never_waits_for_a_job_that_somebody_changes(workshop: Workshop)
     with workshop.sessions.begin() as session:
         session.execute(select(Job).where(Job.id == job_id).with_for_update())
         assert workshop.claim(workshop.make_worker()) == []
-    assert workshop.job(job_id).phase == "in_progress"
+    assert workshop.job(job_id).phase == "waiting"
     assert len(workshop.claim(workshop.make_worker())) == 1
 
 

@@ -1,6 +1,6 @@
 """Making, listing, cancelling and expiring jobs."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import func, select, update
@@ -32,7 +32,10 @@ def test_a_created_job_waits_for_its_file_to_be_read(workshop: Workshop) -> None
     ("fields", "param"),
     [
         ({"endpoint": "/v1/moderations"}, "endpoint"),
-        ({"completion_window": "1h"}, "completion_window"),
+        ({"completion_window": "30m"}, "completion_window"),
+        ({"completion_window": "8d"}, "completion_window"),
+        ({"run_hours": "at night"}, "run_hours"),
+        ({"start_after": datetime.now(UTC) + timedelta(days=31)}, "start_after"),
         ({"on_invalid": "ask"}, "on_invalid"),
         ({"priority": 101}, "priority"),
         ({"priority": -101}, "priority"),

@@ -33,7 +33,7 @@ def test_nothing_of_a_paused_job_is_leased_until_it_is_resumed(workshop: Worksho
     assert paused.pause_reason is PauseReason.USER
     assert workshop.claim(worker_id) == []
     resumed = resume(workshop, job_id)
-    assert (resumed.phase, resumed.pause_reason) == ("in_progress", None)
+    assert (resumed.phase, resumed.pause_reason) == ("waiting", None)
     assert len(workshop.claim(worker_id)) == 1
     assert {Ring(Bell.CANCEL, job_id), Ring(Bell.WAKE)} <= set(workshop.rings)
 

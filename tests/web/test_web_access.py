@@ -34,6 +34,7 @@ SIGNED_IN = {
     ("POST", "/jobs/<job_id>/cancel"): 404,
     ("POST", "/jobs/<job_id>/pause"): 404,
     ("POST", "/jobs/<job_id>/resume"): 404,
+    ("POST", "/jobs/<job_id>/edit"): 404,
     ("GET", "/jobs/<job_id>/output"): 404,
     ("GET", "/jobs/<job_id>/errors"): 404,
 }
@@ -56,6 +57,7 @@ KEYED = {
     ("POST", "/v1/uploads/<upload_id>/cancel"): 404,
     ("GET", "/v1/models"): 200,
     ("GET", "/v1/models/<path:name>"): 200,
+    ("PATCH", "/api/jobs/<job_id>"): 404,
     ("GET", "/api/jobs/<job_id>/report"): 404,
     ("GET", "/api/jobs/<job_id>/output"): 404,
     ("GET", "/api/jobs/<job_id>/errors"): 404,
@@ -131,6 +133,8 @@ def call(client: FlaskClient, owned: dict[str, str], form: Callable[..., dict[st
             sent["json"] = UPLOAD
         elif route[1].endswith("/parts"):
             sent = form(("data", b"{}", "upload"))
+        elif route[0] == "PATCH":
+            sent["json"] = {"priority": 1}
         elif route[1].endswith("/complete"):
             sent["json"] = {"part_ids": [owned["part_id"]]}
         return client.open(path, method=method, headers=headers, **sent)

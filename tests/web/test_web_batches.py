@@ -61,7 +61,12 @@ WRONG_FIELDS: list[tuple[str, object, str, str]] = [
     ("on_invalid", "guess", "invalid_request", "on_invalid"),
     ("max_cost", "1.00", "unknown_parameter", "max_cost"),
     ("endpoint", "/v1/videos", "invalid_request", "endpoint"),
-    ("completion_window", "1h", "invalid_request", "completion_window"),
+    ("completion_window", "1w", "invalid_request", "completion_window"),
+    ("start_after", -1, "invalid_request", "start_after"),
+    ("start_after", 10**15, "invalid_request", "start_after"),
+    ("start_after", "soon", "invalid_type", "start_after"),
+    ("run_hours", "22-06", "invalid_request", "run_hours"),
+    ("run_hours", 22, "invalid_type", "run_hours"),
     ("metadata", {"k" * 65: "v"}, "invalid_request", "metadata"),
     ("metadata", {"k": "v" * 513}, "invalid_request", "metadata"),
     ("metadata", {"k": "a\0b"}, "invalid_request", "metadata"),
@@ -114,6 +119,7 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
         "metadata": {"name": "nightly", "": "\u00e9"},
         "output_expires_after": {"anchor": "created_at", "seconds": 3600},
         "priority": -5,
+        "run_hours": "22:00-06:00 Europe/Berlin",
         "on_invalid": "skip",
     }
     batch = api.post("/v1/batches", json=body).get_json()
@@ -151,6 +157,9 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
         "priority": -5,
         "tags": [],
         "p99_ms": None,
+        "start_after": None,
+        "run_hours": "22:00-06:00 Europe/Berlin",
+        "queue_position": None,
         "defaults": None,
         "cost": {"currency": "USD", "billed": "0.000000000", "run": "0.000000000"},
     }

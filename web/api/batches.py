@@ -12,9 +12,11 @@ from runner.domain.errors import InvalidRequest
 from runner.domain.ids import FILE_PREFIX, FileId, decode
 from runner.domain.lines import ENDPOINTS
 from runner.domain.states import JobState
+from runner.domain.windows import WINDOW_PATTERN
 from runner.services import files, jobs
 from runner.services.jobs import NewJob
 from web.api.bodies import Body, Whole, read_body
+from web.api.control_fields import Priority, RunHoursText, StartAfter, read_moment
 from web.api.idempotency import is_retry, read_idempotency_key
 from web.api.lists import list_object, read_limit
 from web.api.wire import batch_object, read_batch_id
@@ -25,7 +27,6 @@ bp = Blueprint("batches", __name__)
 
 # What the services check, told in the document.
 _LIFE: dict[str, JsonValue] = {"minimum": files.SHORTEST_LIFE, "maximum": files.LONGEST_LIFE}
-_PRIORITY: dict[str, JsonValue] = {"minimum": -jobs.MAX_PRIORITY, "maximum": jobs.MAX_PRIORITY}
 _METADATA: dict[str, JsonValue] = {
     "maxProperties": jobs.METADATA_KEYS,
     "propertyNames": {"maxLength": jobs.METADATA_KEY_LETTERS},
@@ -46,7 +47,7 @@ _TAGS: dict[str, JsonValue] = {
 _P99: dict[str, JsonValue] = {"minimum": 1, "maximum": jobs.MAX_P99_MS}
 _ABOUT_TAGS = "Ours: words for what the batch is for; costs are told by them."
 _ABOUT_P99 = "Ours: an alert tells when the 99th percentile of the lines' time is above this."
-_ABOUT_PRIORITY = "Ours: lines of a higher priority run first."
+_ABOUT_WINDOW = "From 1h to 7d; OpenAI's clients say 24h."
 _ABOUT_INVALID = "Ours: whether a bad line fails the batch, or only itself."
 _ABOUT_DEFAULTS = "Ours: fields that lie under the body of every line; the line wins."
 
@@ -63,10 +64,14 @@ class CreateBatch(Body):
 
     input_file_id: Annotated[str, Field(description="The id of a file with purpose batch.")]
     endpoint: Annotated[str, Field(json_schema_extra={"enum": list(ENDPOINTS)})]
-    completion_window: Annotated[str, Field(json_schema_extra={"enum": list(jobs.WINDOWS)})]
+    completion_window: Annotated[
+        str, Field(description=_ABOUT_WINDOW, json_schema_extra={"pattern": WINDOW_PATTERN})
+    ]
     metadata: Annotated[dict[str, str] | None, Field(json_schema_extra=_METADATA)] = None
     output_expires_after: OutputExpiry | None = None
-    priority: Annotated[Whole, Field(description=_ABOUT_PRIORITY, json_schema_extra=_PRIORITY)] = 0
+    priority: Priority = 0
+    start_after: StartAfter | None = None
+    run_hours: RunHoursText | None = None
     on_invalid: Annotated[
         str, Field(description=_ABOUT_INVALID, json_schema_extra={"enum": list(jobs.ON_INVALID)})
     ] = "fail"
@@ -127,6 +132,8 @@ def _new_job(body: CreateBatch) -> NewJob:
         request_sha256=hashlib.sha256(b"POST /v1/batches\n" + request.get_data()).digest(),
         metadata=body.metadata,
         priority=body.priority,
+        start_after=read_moment(body.start_after, "start_after"),
+        run_hours=body.run_hours,
         on_invalid=body.on_invalid,
         output_expires_seconds=None if expiry is None else expiry.seconds,
         defaults=None if body.defaults is None else _json(body.defaults),

@@ -4,8 +4,11 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
 from runner.domain.latency import Percentiles
-from runner.services import contents, jobs, pausing, reports
+from runner.services import contents, job_edits, jobs, pausing, reports
+from runner.services.job_edits import JobChange
 from runner.services.reports import JobReport
+from web.api.bodies import Body, read_body
+from web.api.control_fields import Priority, RunHoursText, StartAfter, read_moment
 from web.api.objects import PercentilesObject, ReportObject
 from web.api.wire import CURRENCY, batch_object, decimal_text, joules, read_batch_id, usage_object
 from web.auth import current_caller
@@ -15,6 +18,29 @@ from web.request_scope import current_runtime, current_session
 bp = Blueprint("jobs", __name__)
 
 _LINES = "application/x-ndjson"
+
+
+class EditJob(Body):
+    """What may be changed of a job that has not ended; null takes a start or the hours away."""
+
+    priority: Priority | None = None
+    start_after: StartAfter | None = None
+    run_hours: RunHoursText | None = None
+
+
+@bp.patch("/jobs/<job_id>")
+def edit_job(job_id: str) -> ResponseReturnValue:
+    """Change a job's priority or hours while it is queued or runs."""
+    project_id = current_caller().project_id
+    wanted = jobs.get_job(current_session(), project_id, read_batch_id(job_id, "job_id")).id
+    body = read_body(EditJob)
+    change = JobChange(
+        body.priority,
+        read_moment(body.start_after, "start_after"),
+        body.run_hours,
+        frozenset(name for name in body.model_fields_set if getattr(body, name) is None),
+    )
+    return batch_object(job_edits.edit_job(current_session(), project_id, wanted, change))
 
 
 @bp.get("/jobs/<job_id>/report")

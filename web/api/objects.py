@@ -154,9 +154,12 @@ class BatchObject(Identified, BatchTimes):
     priority: int
     tags: list[str]
     p99_ms: Annotated[int, Meta(ge=1)] | None
+    start_after: UnixSeconds | None
+    run_hours: str | None
     defaults: dict[str, Any] | None
     phase: Annotated[str, Meta(description="Where the batch stands, finer than its status.")]
     phase_reason: str | None
+    queue_position: Annotated[int, Meta(description="1 is the next to be leased.", ge=1)] | None
     cost: CostObject
 
 

@@ -103,9 +103,12 @@ def batch_object(job: JobRecord) -> BatchObject:
         "priority": job.priority,
         "tags": list(job.tags),
         "p99_ms": job.p99_bound_ms,
+        "start_after": _moment(job.start_after),
+        "run_hours": job.run_hours,
         "defaults": None if job.defaults is None else json.loads(job.defaults),
         "phase": job.phase,
         "phase_reason": job.phase_reason,
+        "queue_position": job.queue_position,
         "cost": {
             "currency": CURRENCY,
             "billed": decimal_text(job.totals.billed_nano),

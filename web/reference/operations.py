@@ -9,6 +9,7 @@ from typing import Any
 from web.api import objects
 from web.api.batches import CreateBatch
 from web.api.bodies import Body
+from web.api.jobs import EditJob
 from web.api.uploads import CompleteUpload, CreateUpload
 from web.reference.parameters import (
     AFTER,
@@ -78,6 +79,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/models"): Operation(objects.ModelList),
     ("GET", "/v1/models/<path:name>"): Operation(objects.ModelObject),
+    ("PATCH", "/api/jobs/<job_id>"): Operation(objects.BatchObject, EditJob),
     ("GET", "/api/jobs/<job_id>/report"): Operation(objects.ReportObject),
     ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),

@@ -10,6 +10,7 @@ from flask.typing import ResponseReturnValue
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JOB_PREFIX, JobId, decode, encode
 from runner.domain.lines import ENDPOINTS
+from runner.domain.windows import DEFAULT_WINDOW
 from runner.services import contents, files, jobs, line_errors, pausing, reports
 from runner.services.files import FileRecord
 from runner.services.job_records import JobRecord
@@ -20,6 +21,14 @@ from web.request_scope import current_runtime, current_session
 from web.ui import csrf
 from web.ui.guard import current_caller, require_session, require_token, session_token
 from web.ui.live import next_poll
+from web.ui.plan_form import (
+    PLAN_FIELDS,
+    WINDOW,
+    WINDOWS,
+    read_hours,
+    read_priority,
+    read_start,
+)
 from web.upload_form import open_form
 
 bp = Blueprint("jobs", __name__)
@@ -41,7 +50,9 @@ def outer_id(job: JobRecord) -> str:
 def show_jobs() -> ResponseReturnValue:
     """The list, newest first, and the way to add to it."""
     base_url = request.host_url + "v1"
-    return render_template("jobs.html", **_page(), endpoints=ENDPOINTS, base_url=base_url)
+    return render_template(
+        "jobs.html", **_page(), endpoints=ENDPOINTS, windows=WINDOWS, base_url=base_url
+    )
 
 
 @bp.get("/live")
@@ -61,7 +72,7 @@ def create_job() -> ResponseReturnValue:
 @bp.get("/jobs/<job_id>")
 def show_job(job_id: str) -> ResponseReturnValue:
     """One job with all its figures."""
-    report = reports.job_report(current_session(), current_caller().project_id, _read_id(job_id))
+    report = reports.job_report(current_session(), current_caller().project_id, read_job_id(job_id))
     errors = line_errors.first_errors(current_runtime().sessions, report.job, _ERRORS_SHOWN)
     shown = _shown(report.job)
     return render_template("job.html", report=report, errors=errors, **shown)
@@ -70,7 +81,7 @@ def show_job(job_id: str) -> ResponseReturnValue:
 @bp.get("/jobs/<job_id>/live")
 def show_progress(job_id: str) -> ResponseReturnValue:
     """What moves on a job's page; once the stage has changed, the page is loaded anew."""
-    job = jobs.get_job(current_session(), current_caller().project_id, _read_id(job_id))
+    job = jobs.get_job(current_session(), current_caller().project_id, read_job_id(job_id))
     if request.args.get("seen", "").partition(" ")[0] != _stage(job):
         return Response(headers={"HX-Refresh": "true"})
     return render_template("job_progress.html", **_shown(job))
@@ -81,7 +92,7 @@ def cancel_job(job_id: str) -> ResponseReturnValue:
     """Stop a job; one that has ended meanwhile is shown as it is."""
     require_token()
     with suppress(StateConflict):
-        jobs.cancel_job(current_session(), current_caller().project_id, _read_id(job_id))
+        jobs.cancel_job(current_session(), current_caller().project_id, read_job_id(job_id))
     return redirect(url_for("ui.jobs.show_job", job_id=job_id), 303)
 
 
@@ -90,7 +101,7 @@ def pause_job(job_id: str) -> ResponseReturnValue:
     """Pause a job; one that has ended meanwhile is shown as it is."""
     require_token()
     with suppress(StateConflict):
-        pausing.pause_job(current_session(), current_caller().project_id, _read_id(job_id))
+        pausing.pause_job(current_session(), current_caller().project_id, read_job_id(job_id))
     return redirect(url_for("ui.jobs.show_job", job_id=job_id), 303)
 
 
@@ -99,7 +110,7 @@ def resume_job(job_id: str) -> ResponseReturnValue:
     """Let a paused job go on; one that has ended meanwhile is shown as it is."""
     require_token()
     with suppress(StateConflict):
-        pausing.resume_job(current_session(), current_caller().project_id, _read_id(job_id))
+        pausing.resume_job(current_session(), current_caller().project_id, read_job_id(job_id))
     return redirect(url_for("ui.jobs.show_job", job_id=job_id), 303)
 
 
@@ -118,7 +129,7 @@ def save_errors(job_id: str) -> ResponseReturnValue:
 def _store_upload(caller: Caller) -> tuple[FileRecord, dict[str, str]]:
     """The file of a form, and its fields; none of it is stored before the form proves ours."""
     max_bytes = current_runtime().settings.max_file_bytes
-    form = open_form(max_bytes, (csrf.FIELD, _ENDPOINT, _ON_INVALID))
+    form = open_form(max_bytes, (csrf.FIELD, _ENDPOINT, _ON_INVALID, *PLAN_FIELDS))
     upload = form.begin()
     csrf.check_token(session_token(), form.fields.get(csrf.FIELD, ""))
     if not upload.filename:
@@ -132,7 +143,7 @@ def _page() -> dict[str, Any]:
     """A page of the list, for its templates."""
     project_id = current_caller().project_id
     after = request.args.get("after")
-    cursor = None if after is None else _read_id(after)
+    cursor = None if after is None else read_job_id(after)
     page = jobs.list_jobs(current_session(), project_id, cursor, _PAGE_JOBS)
     names = files.names_of(current_session(), {job.input_file_id for job in page.items})
     is_live = any(not job.state.is_terminal for job in page.items)
@@ -149,7 +160,9 @@ def _shown(job: JobRecord) -> dict[str, Any]:
 
 def _look(job: JobRecord) -> str:
     """A text that changes when what is shown of a running job does; it begins with the stage."""
-    return f"{_stage(job)} {job.phase} {job.total} {job.totals.succeeded} {job.totals.failed}"
+    totals = job.totals
+    place = f"{_stage(job)} {job.phase} {job.queue_position}"
+    return f"{place} {job.total} {totals.succeeded} {totals.failed}"
 
 
 def _stage(job: JobRecord) -> str:
@@ -161,13 +174,17 @@ def _new_job(file: FileRecord, fields: dict[str, str]) -> NewJob:
     return NewJob(
         input_file_id=file.id,
         endpoint=fields.get(_ENDPOINT, ENDPOINTS[0]),
-        completion_window="24h",
+        completion_window=fields.get(WINDOW, DEFAULT_WINDOW),
+        priority=read_priority(fields),
+        start_after=read_start(fields),
+        run_hours=read_hours(fields),
         request_sha256=hashlib.sha256(b"POST /jobs\n" + file.id.bytes).digest(),
         on_invalid=fields.get(_ON_INVALID, "fail"),
     )
 
 
-def _read_id(text: str) -> JobId:
+def read_job_id(text: str) -> JobId:
+    """The job that an outer id names."""
     value = decode(JOB_PREFIX, text)
     if value is None:
         raise NotFound("There is no such job in this project.", param="job_id")
@@ -175,6 +192,6 @@ def _read_id(text: str) -> JobId:
 
 
 def _send_view(job_id: str, view: str) -> Response:
-    job = jobs.get_job(current_session(), current_caller().project_id, _read_id(job_id))
+    job = jobs.get_job(current_session(), current_caller().project_id, read_job_id(job_id))
     lines = contents.read_view(current_runtime().sessions, job.id, view)
     return send_pieces(lines, f"{job_id}_{view}.jsonl", _LINES)

@@ -10,6 +10,7 @@ from runner.services.job_records import JobRecord
 _PHASES = {
     "queued": "Waiting to be read",
     "reading": "Reading and checking the file",
+    "waiting": "Waiting for its turn",
     "in_progress": "Running: the lines are being answered",
     "paused": "Paused",
     "finalizing": "Closing: the counts are proved and the files measured",
@@ -33,7 +34,8 @@ _STEPS = (
 
 def register(app: Flask) -> None:
     """Give the filters to the templates of an application."""
-    for words in (count, money, span, joules, clock, state_words, phase_words, timeline):
+    filters = (count, money, span, joules, clock, local_field, state_words, phase_words, timeline)
+    for words in filters:
         app.add_template_filter(words)
 
 
@@ -72,6 +74,11 @@ def span(micros: int | None) -> str:
 def clock(moment: datetime, seconds: bool = True) -> str:
     """A moment, always in UTC."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+
+
+def local_field(moment: datetime) -> str:
+    """A moment as a ``datetime-local`` field holds it, in UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")
 
 
 def state_words(job: JobRecord) -> str:

@@ -13,7 +13,7 @@ from runner.db.models.schedules import Schedule, ScheduleRun
 from runner.db.models.tenants import ApiKey, Project, WebSession
 from runner.db.models.uploads import Upload, UploadChunk, UploadPart
 from runner.db.models.work import Result, Shard, Usage, WorkItem
-from runner.db.models.workers import Worker
+from runner.db.models.workers import FairShare, Worker
 
 __all__ = [
     "Alert",
@@ -22,6 +22,7 @@ __all__ = [
     "Base",
     "Budget",
     "BudgetAlert",
+    "FairShare",
     "File",
     "FileChunk",
     "FileIndex",

@@ -71,6 +71,8 @@ class Job(Base):
         "metadata", JSONB(none_as_null=True)
     )
     priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    start_after: Mapped[datetime | None]  # no line is leased before
+    run_hours: Mapped[str | None]  # as ``domain.run_hours`` writes them; None: always
     on_invalid: Mapped[str] = mapped_column(server_default="fail")
     max_cost_nano: Mapped[int | None] = mapped_column(BigInteger)
     on_budget: Mapped[str] = mapped_column(server_default="refuse")  # where money will not do

@@ -10,6 +10,7 @@ from sqlalchemy import (
     func,
 )
 from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import SmallInteger
 
 from runner.db.models.base import Base
 from runner.domain.ids import new_uuid
@@ -22,10 +23,12 @@ class Project(Base):
     __table_args__ = (
         UniqueConstraint("name"),
         CheckConstraint("char_length(name) BETWEEN 1 AND 100", name="name_length"),
+        CheckConstraint("weight BETWEEN 1 AND 100", name="weight"),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=new_uuid)
     name: Mapped[str]
+    weight: Mapped[int] = mapped_column(SmallInteger, server_default="1")  # of its share
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

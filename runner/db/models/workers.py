@@ -1,4 +1,4 @@
-"""Worker processes."""
+"""Worker processes, and what each has done for whom of late."""
 
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
-from sqlalchemy.types import BigInteger
+from sqlalchemy.types import BigInteger, Double
 
 from runner.db.models.base import Base, one_of
 from runner.domain.ids import new_uuid
@@ -54,3 +54,19 @@ class Worker(Base):
     wasted_us: Mapped[int] = mapped_column(BigInteger, server_default="0")
     stale_results: Mapped[int] = mapped_column(server_default="0")
     stats: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
+
+
+class FairShare(Base):
+    """What a project has lately had of one worker; both figures halve with each minute.
+
+    A row per worker, so that no two processes wait for each other to write it. No foreign keys: it
+    is forgotten within the hour.
+    """
+
+    __tablename__ = "fair_shares"
+
+    project_id: Mapped[UUID] = mapped_column(primary_key=True)
+    worker_id: Mapped[UUID] = mapped_column(primary_key=True)
+    device_us: Mapped[float] = mapped_column(Double)
+    lines: Mapped[float] = mapped_column(Double)
+    as_of: Mapped[datetime]
