@@ -2,10 +2,10 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from runner.failpoints import arm, parse_plan
 
@@ -44,6 +44,8 @@ class Settings(BaseSettings):
     max_num_seqs: int | None = Field(default=None, gt=0)  # None: by device
     max_num_batched_tokens: int | None = Field(default=None, gt=0)
     log_format: str = Field(default="console", pattern="^(console|json)$")
+    # Folders and buckets that schedules may read and write, such as s3://acme/in file:///srv/in.
+    stores: Annotated[tuple[str, ...], NoDecode] = ()
     failpoints: str = ""  # for debugging only: see runner/failpoints.py
 
     @model_validator(mode="before")
@@ -51,6 +53,12 @@ class Settings(BaseSettings):
     def _fill_profile(cls, values: dict[str, Any]) -> dict[str, Any]:
         """A profile gives limits that are not set themselves."""
         return {**_PROFILES.get(values.get("limits", "default"), {}), **values}
+
+    @field_validator("stores", mode="before")
+    @classmethod
+    def _split_stores(cls, stores: object) -> object:
+        """Several are separated by spaces."""
+        return stores.split() if isinstance(stores, str) else stores
 
     @field_validator("failpoints")
     @classmethod

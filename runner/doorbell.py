@@ -16,7 +16,8 @@ from runner.failpoints import FailPoint, hit
 
 
 class Bell(StrEnum):
-    """Who should look: a CPU worker at one job, or all engine workers at the queue or at orders."""
+    """Who should look: a CPU worker at one job or at the runs of schedules, or all engine workers
+    at the queue or at orders."""
 
     INGEST = "ingest"
     COUNT = "count"
@@ -24,6 +25,7 @@ class Bell(StrEnum):
     WAKE = "wake"
     CANCEL = "cancel"
     PROFILE = "profile"
+    RUNS = "runs"
 
 
 @dataclass(frozen=True, slots=True)

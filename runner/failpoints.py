@@ -59,6 +59,9 @@ class FailPoint(StrEnum):
     DEATH_BEFORE_COMMIT = "death.before_commit"
     REAP_BEFORE_COMMIT = "reap.before_commit"
     REAP_BETWEEN_HALVES = "reap.between_halves"  # a suspect is gone, its halves not there yet
+    PLAN_BEFORE_COMMIT = "plan.before_commit"
+    RUN_BEFORE_COMMIT = "run.before_commit"  # a planned time has its job
+    OUTPUT_BEFORE_COMMIT = "output.before_commit"  # it is written, and not noted yet
     TICK_BETWEEN_STEPS = "tick.between_steps"
     HOUSE_BETWEEN_CHORES = "house.between_chores"
     MIGRATE_BEFORE_COMMIT = "migrate.before_commit"

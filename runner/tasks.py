@@ -22,6 +22,8 @@ from runner.services.closing import close_job
 from runner.services.counting import run_count
 from runner.services.ingest import run_ingest
 from runner.services.reconcile import keep_house
+from runner.services.run_outputs import write_outputs
+from runner.services.run_starts import start_runs
 from runner.worker.bootstep import EngineStep
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,10 @@ def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
     def finalise(job_id: str) -> None:
         caretaker.answer(Ring(Bell.FINALISE, UUID(job_id)))
 
+    @app.task(name=f"tokenmill.{Bell.RUNS}")  # type: ignore[untyped-decorator]
+    def runs() -> None:
+        caretaker.answer(Ring(Bell.RUNS))
+
     @app.task(name="tokenmill.tick")  # type: ignore[untyped-decorator]
     def tick() -> None:
         caretaker.tick()
@@ -86,6 +92,9 @@ def _answer(runtime: Runtime, counters: Counters, ring: Ring) -> None:
     elif ring.bell is Bell.FINALISE and ring.job_id is not None:
         with runtime.sessions.begin() as session:
             close_job(session, ring.job_id)
+    elif ring.bell is Bell.RUNS:
+        start_runs(runtime.sessions, runtime.settings)
+        write_outputs(runtime.sessions, runtime.settings)
 
 
 def _add_engine_tasks(app: Celery) -> None:

@@ -15,6 +15,7 @@ from runner.db.session import SessionFactory
 from runner.domain.errors import InvalidRequest, NotFound, TooLarge
 from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
 from runner.domain.states import LIVE_JOB_STATES
+from runner.domain.tags import check_tags
 from runner.failpoints import FailPoint, hit
 from runner.services.audit import record
 from runner.services.pages import Page, cut
@@ -41,6 +42,7 @@ class FileRecord:
     view: str | None
     created_at: datetime
     expires_at: datetime | None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Upload:
     pieces: Iterable[bytes]
     expires_seconds: int | None = None
     idempotency_key: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class FileFilter:
     """Which files a list shows, and in which order."""
 
     purpose: str | None = None
+    tag: str | None = None
     after: FileId | None = None
     limit: int = 10_000
     ascending: bool = False
@@ -111,6 +115,7 @@ def _store(session: Session, project_id: ProjectId, upload: Upload, max_bytes: i
         purpose=INPUT_PURPOSE,
         filename=display_name(upload.filename),
         size=0,
+        tags=check_tags(upload.tags),
         expires_at=func.now() + life,
     )
     session.add(row)
@@ -155,6 +160,8 @@ def list_files(session: Session, project_id: ProjectId, wanted: FileFilter) -> P
     query = select(File).where(File.project_id == project_id, _is_visible())
     if wanted.purpose is not None:
         query = query.where(File.purpose == wanted.purpose)
+    if wanted.tag is not None:
+        query = query.where(File.tags.contains([wanted.tag]))
     if wanted.after is not None:
         cursor = visible_file(session, project_id, wanted.after)
         place = tuple_(File.created_at, File.id)
@@ -164,6 +171,38 @@ def list_files(session: Session, project_id: ProjectId, wanted: FileFilter) -> P
     order = [key.asc() if wanted.ascending else key.desc() for key in keys]
     rows = session.scalars(query.order_by(*order).limit(wanted.limit + 1)).all()
     return cut([record_of(row) for row in rows], wanted.limit)
+
+
+def tag_file(
+    session: Session, project_id: ProjectId, file_id: UUID, tags: Iterable[str]
+) -> FileRecord:
+    """Give an uploaded file these tags and no others."""
+    row = visible_file(session, project_id, file_id)
+    row.tags = check_tags(tags)
+    session.flush()
+    record(session, "file.tag", str(row.id), project_id=project_id, actor="api")
+    return record_of(row)
+
+
+def newest_with_tag(session: Session, project_id: ProjectId, tag: str) -> FileId | None:
+    """The input that came last of those with a tag."""
+    wanted = FileFilter(purpose=INPUT_PURPOSE, tag=tag, limit=1)
+    found = list_files(session, project_id, wanted).items
+    return found[0].id if found else None
+
+
+def keep(session: Session, project_id: ProjectId, file_id: UUID) -> None:
+    """Let a file live until it is deleted: a schedule reads it for as long as there is one."""
+    visible_file(session, project_id, file_id).expires_at = None
+
+
+def let_expire(session: Session, file_id: UUID) -> None:
+    """Give a file that was kept the life of any other, from now on."""
+    session.execute(
+        update(File)
+        .where(File.id == file_id, File.expires_at.is_(None))
+        .values(expires_at=func.now() + _INPUT_LIFE)
+    )
 
 
 def names_of(session: Session, file_ids: Iterable[UUID]) -> dict[UUID, str]:
@@ -243,6 +282,7 @@ def record_of(row: File) -> FileRecord:
         view=row.view,
         created_at=row.created_at,
         expires_at=row.expires_at,
+        tags=tuple(row.tags),
     )
 
 

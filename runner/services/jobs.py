@@ -68,7 +68,7 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
     A repeat of the same request (same idempotency key, or a client retry of the same body within
     ten minutes) returns the job that the first one made, as it was then.
     """
-    _check(session, new)
+    check_terms(session, new)
     earlier = _earlier_job(session, caller, new)
     if earlier is not None:
         return as_created(get_job(session, caller.project_id, earlier))
@@ -206,7 +206,8 @@ def announce_end(session: Session, job: Job, state: JobState) -> None:
     announce(session, job.project_id, f"batch.{state}", {"job_id": str(job.id)})
 
 
-def _check(session: Session, new: NewJob) -> None:
+def check_terms(session: Session, new: NewJob) -> None:
+    """Check all of a new job but its file."""
     if new.endpoint not in ENDPOINTS:
         raise InvalidRequest(f"endpoint must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
     parse_window(new.completion_window)

@@ -33,6 +33,7 @@ from runner.services.profiles import purge_profiles
 from runner.services.recovery import requeue_expired_leases
 from runner.services.repeats import release_keys
 from runner.services.rollup import differences, rebuild, roll_up_live
+from runner.services.schedule_runs import plan_runs, ring_for_runs
 from runner.services.turns import forget_served
 from runner.services.uploads import purge_uploads
 from runner.services.workers import bury_silent
@@ -74,7 +75,7 @@ class Contact:
 
 
 def reconcile(sessions: SessionFactory, settings: Settings, contact: Contact | None = None) -> None:
-    """One tick: free lapsed leases, end overdue jobs, close drained ones, ring what waits.
+    """One tick: free lapsed leases, end overdue jobs, close drained ones, plan runs, ring.
 
     Without ``contact``, workers that seem silent are believed to be.
     """
@@ -108,6 +109,8 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
     yield _ring_for_unread_jobs
     yield _ring_for_uncounted_jobs
     yield _ring_for_open_shards
+    yield plan_runs
+    yield ring_for_runs
     yield roll_up_live
     yield renew_estimates
 

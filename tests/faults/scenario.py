@@ -1,16 +1,18 @@
 """The life of two jobs in steps, acted by a process that may be told to crash in any of them.
 
-One job runs to its end: its file comes in chunks, a line of it is refused, a shard of it loses
-three workers. The other comes in parts, is cancelled when half of a shard is done, and is given
-back. Each step may be begun again by a new process after a crash, as a client tries again, a
-doorbell rings again, and a supervisor starts again what died.
+One job runs to its end: its file comes in chunks, a schedule makes it and writes its output to a
+folder, a line of it is refused, a shard of it loses three workers. The other comes in parts, is
+cancelled when half of a shard is done, and is given back. Each step may be begun again by a new
+process after a crash, as a client tries again, a doorbell rings again, and a
+supervisor starts again what died.
 """
 
 import multiprocessing
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,26 @@ from uuid import UUID
 
 from flask.testing import FlaskClient
 from installation import chat_line
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from workshop import answers
 
 from runner.celery_app import create_celery
 from runner.config import Settings, arm_failpoints
 from runner.db import migrate
-from runner.db.models import Job, JobEstimate, Model, Result, Shard, ShardCount, Worker
+from runner.db.models import (
+    Job,
+    JobEstimate,
+    Model,
+    Result,
+    Schedule,
+    ScheduleRun,
+    Shard,
+    ShardCount,
+    Worker,
+)
 from runner.db.session import create_session_factory
-from runner.domain.ids import JOB_PREFIX, ModelId, WorkerId, decode, encode
+from runner.domain.errors import StateConflict
+from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, FileId, ModelId, WorkerId, decode, encode
 from runner.domain.lanes import Lane
 from runner.domain.leases import Lease
 from runner.domain.states import LIVE_WORKER_STATES, PENDING_SHARD_STATES, JobState, ShardState
@@ -35,13 +48,17 @@ from runner.embedded import ServiceUrls
 from runner.inference import open_counter
 from runner.ringer import Ringer
 from runner.runtime import Runtime
-from runner.services import keys, leases, models, workers
+from runner.services import keys, leases, models, schedules, workers
 from runner.services.closing import close_job
 from runner.services.counting import run_count
 from runner.services.ingest import run_ingest
 from runner.services.items import read_items
 from runner.services.reconcile import keep_house, reconcile
 from runner.services.results import commit_results
+from runner.services.run_outputs import write_outputs
+from runner.services.run_starts import start_runs
+from runner.services.schedule_records import Terms
+from runner.services.schedules import Keeper
 from runner.services.shard_counts import total_count
 from runner.supervisor.launch import report_dead
 from runner.worker.engine_worker import EngineWorker
@@ -70,6 +87,11 @@ class Stage:
         """Eight lines and a faulty one; the file fills more than one chunk."""
         good = [chat_line(f"line-{n}", self.name, f"Tale number {n}.") for n in range(7)]
         return b"".join([*good[:3], b"{}\n", *good[3:], self._long_line()])
+
+    @property
+    def output(self) -> Path:
+        """Where the output of the job that is completed goes."""
+        return self.folder / f"{self.name}.jsonl"
 
     @property
     def halves(self) -> tuple[bytes, bytes]:
@@ -142,6 +164,7 @@ class Actor:
         self.settings = Settings(
             data_dir=stage.folder,
             shard_lines=2,
+            stores=(str(stage.folder),),
             failpoints=plan,
             lease_seconds=lease_seconds,
             heartbeat_seconds=lease_seconds / 5,
@@ -284,9 +307,27 @@ def cancel_other(actor: Actor) -> Memory:
     return {}
 
 
-def create(actor: Actor) -> Memory:
-    """The job that will be completed."""
-    return {"job": actor.create(actor.memory["file"], on_invalid="skip", priority=5)}
+def plan(actor: Actor) -> Memory:
+    """The schedule of the job that will be completed: its one time of the year is now."""
+    file_id = FileId(decode(FILE_PREFIX, actor.memory["file"]) or UUID(int=0))
+    with suppress(StateConflict), actor.sessions.begin() as session:
+        now = session.scalars(select(func.date_trunc("minute", func.now()))).one()
+        cron = f"{now:%M %H %d %m} *"
+        terms = Terms(actor.stage.name, cron, "/v1/chat/completions", input_file_id=file_id)
+        terms = replace(terms, output_path=str(actor.stage.output), priority=5)
+        keeper = Keeper(keys.authenticate(session, actor.memory["key"]), actor.settings.stores)
+        made = schedules.create_schedule(session, keeper, terms)
+        session.execute(update(Schedule).where(Schedule.id == made.id).values(next_at=now))
+    reconcile(actor.sessions, actor.settings)
+    return {}
+
+
+def start(actor: Actor) -> Memory:
+    """The job of the planned time."""
+    start_runs(actor.sessions, actor.settings)
+    runs = select(ScheduleRun.job_id).join(Schedule).where(Schedule.name == actor.stage.name)
+    with actor.sessions() as session:
+        return {"job": session.scalars(runs).one()}
 
 
 def read(actor: Actor) -> Memory:
@@ -341,6 +382,12 @@ def close(actor: Actor) -> Memory:
     return {}
 
 
+def deliver(actor: Actor) -> Memory:
+    """Its output goes to a folder."""
+    write_outputs(actor.sessions, actor.settings)
+    return {}
+
+
 def house(actor: Actor) -> Memory:
     keep_house(actor.sessions)
     return {}
@@ -366,12 +413,14 @@ STEPS: tuple[Callable[[Actor], Memory], ...] = (
     read_other,
     begin_other,
     cancel_other,
-    create,
+    plan,
+    start,
     read,
     count,
     lose_workers,
     run,
     tick,
     close,
+    deliver,
     house,
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from databases import new_database
-from ledger import Epochs, check_files, check_job, epochs_of
+from ledger import Epochs, check_files, check_job, epochs_of, without_ids
 from scenario import Stage, play
 from sqlalchemy import func, select
 
@@ -50,6 +50,8 @@ def _told(stage: Stage, plan: str, sessions: SessionFactory) -> Files:
             view: data.replace(stage.name.encode(), b"MODEL") for view, data in content.items()
         }
     check_once(sessions, story.memory["job"])
+    written = without_ids(stage.output.read_bytes(), story.memory["job"])
+    assert written.replace(stage.name.encode(), b"MODEL") == files["job"]["output"]
     return files
 
 

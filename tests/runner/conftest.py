@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from timetable import Timetable
 from workshop import Workshop
 
 from runner.config import Settings
@@ -35,3 +36,9 @@ def make_workshop(session_factory: SessionFactory, settings: Settings) -> Callab
         return Workshop(session_factory, settings.model_copy(update=changes), path)
 
     return make_workshop
+
+
+@pytest.fixture
+def timetable(workshop: Workshop) -> Timetable:
+    """The schedules of that project."""
+    return Timetable(workshop)
