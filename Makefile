@@ -9,7 +9,7 @@ WORKLOAD ?= bench/workloads/mixed-16.jsonl
 EXAMPLES ?= 500
 TEST_PROCESSES ?= 2
 
-.PHONY: help install demo test check bench bench-peers bench-growth fuzz sanitize clean
+.PHONY: help install demo test check bench bench-peers bench-growth bench-quality fuzz sanitize clean
 
 help:  ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ bench-growth: $(STAMP)  ## Charts of time and memory over lines and rows (MODEL_
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python bench/scaling.py lines --model $(MODEL_FOLDER) --out docs/images/lines.png
 	$(BIN)/python bench/scaling.py rows --model $(MODEL_FOLDER) --out docs/images/rows.png
+
+bench-quality: $(STAMP)  ## What quantising costs in quality (MODEL_FOLDER=, DATA=; about half an hour)
+	$(BIN)/python bench/quality.py --model $(MODEL_FOLDER) --data $(DATA) --out .quality
 
 sanitize: $(STAMP)  ## Run the C++ kernels' tests under address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \

@@ -1,9 +1,10 @@
 """What an operator may set: one frozen record, at most 17 fields, no environment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import InvalidParams
+from engine.quantisation import Quantisation
 
 BLOCK_SIZE = 32
 DTYPES = ("auto", "float32", "bfloat16")
@@ -17,6 +18,7 @@ class EngineConfig:
         model: folder with config.json, tokenizer.json and safetensors weights.
         device: any torch device string.
         dtype: "float32", "bfloat16", or "auto": bfloat16 where the device multiplies it natively.
+        quantisation: which parts are kept in fewer bits than `dtype` has.
         max_model_len: longest sequence in tokens; None takes the model's own length.
         block_size: tokens per KV block.
         kv_memory_bytes: size of the KV pool; None takes `memory_utilization` of free memory.
@@ -36,6 +38,7 @@ class EngineConfig:
     model: Path
     device: str = "cpu"
     dtype: str = "auto"
+    quantisation: Quantisation = field(default_factory=Quantisation)
     max_model_len: int | None = None
     block_size: int = BLOCK_SIZE
     kv_memory_bytes: int | None = None

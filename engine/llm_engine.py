@@ -17,6 +17,7 @@ from engine.limits import Limits
 from engine.logit_edits import LogitEdits
 from engine.model_runner import StepResult
 from engine.models import load_model
+from engine.models.calibration import TEXT as CALIBRATION_TEXT
 from engine.models.folder import read_pooling
 from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOutput
 from engine.pooling import PooledStates, PoolingParams
@@ -51,7 +52,7 @@ class LLMEngine:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         self.tokenizer = Tokenizer(config.model)
-        model = load_model(config)
+        model = load_model(config, self.tokenizer.encode(CALIBRATION_TEXT, False))
         self._num_token_ids = min(model.vocab_size, self.tokenizer.num_token_ids)
         lane = open_lane(model, config, self._num_token_ids)
         config, num_blocks = lane.config, lane.num_blocks

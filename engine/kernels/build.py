@@ -54,13 +54,16 @@ _AVX512 = Level(
     _AVX2.cpu_flags | {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
     (*_AVX2.options, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"),
 )
+# Whatever multiplies bfloat16 has vpdpbusd too.
 _AVX512_BF16 = Level(
-    "avx512_bf16", _AVX512.cpu_flags | {"avx512_bf16"}, (*_AVX512.options, "-mavx512bf16")
+    "avx512_bf16",
+    _AVX512.cpu_flags | {"avx512_bf16", "avx512_vnni"},
+    (*_AVX512.options, "-mavx512bf16", "-mavx512vnni"),
 )
 _AMX = Level(
     "amx",
-    _AVX512_BF16.cpu_flags | {"amx_tile", "amx_bf16"},
-    (*_AVX512_BF16.options, "-mamx-tile", "-mamx-bf16"),
+    _AVX512_BF16.cpu_flags | {"amx_tile", "amx_bf16", "amx_int8"},
+    (*_AVX512_BF16.options, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
 )
 LEVELS = (_AMX, _AVX512_BF16, _AVX512, _AVX2)
 """Best first."""

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 FLOAT32, BFLOAT16 = 0, 1
 """TmDtype of attention.h."""
+FORMAT_PLAIN, FORMAT_INT8, FORMAT_INT4 = 0, 1, 2
+"""TmFormat of product.h."""
 
 
 class Batch(ctypes.Structure):
@@ -76,6 +78,9 @@ class Matrix(ctypes.Structure):
         ("bias", c_void_p),
         ("outputs", c_int64),
         ("inputs", c_int64),
+        ("scales", c_void_p),
+        ("offsets", c_void_p),
+        ("format", c_int32),
     ]
 
 

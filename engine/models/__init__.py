@@ -1,20 +1,23 @@
 """Model loading: transformers' own code, in the fastest lane that a probe trusts it in."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import EngineError, NotPaged, UnsupportedModel
+from engine.errors import EngineError, InvalidParams, NotPaged, UnsupportedModel
+from engine.models.calibration import measure_reaches
 from engine.models.fused import FusedModel
 from engine.models.hf import LoadedModel, load_from_folder, page_attention
-from engine.models.llama import NotFusable
+from engine.models.llama import NotFusable, take_apart
 from engine.models.padded import PaddedModel
 from engine.models.padded_probe import probe_padded_model
 from engine.models.precision import fits_in_float32, in_float32
-from engine.models.probe import plain_answers, probe_model
+from engine.models.probe import QUANTISED_TOLERANCE, plain_answers, probe_model
+from engine.quantisation import INT8, PLAIN
 
 __all__ = ["FusedModel", "LoadedModel", "PaddedModel", "load_model"]
 
@@ -24,20 +27,27 @@ MAX_TOLD = 200
 """Letters of a foreign error that go into a reason, which people read in a report."""
 
 
-def load_model(config: EngineConfig) -> LoadedModel | FusedModel | PaddedModel:
+def load_model(
+    config: EngineConfig, text: Sequence[int] = ()
+) -> LoadedModel | FusedModel | PaddedModel:
     """Load the model folder and prove that it computes what the plain model does.
 
     With our attention where that can be done, else with transformers' own (the padded lane).
 
+    Args:
+        text: token ids on which activations are measured; needed for weights in int8 only.
+
     Raises:
         UnsupportedModel: the folder is refused, fails to load, or neither lane can be trusted.
-        InvalidParams: `max_model_len` is more than the model was trained for.
+        InvalidParams: `max_model_len` is more than the model was trained for, or its weights can't
+            be quantised.
     """
     try:
         network, max_model_len = load_from_folder(config)
         try:
-            return _fused(_paged(network, max_model_len, config.block_size), config)
+            return _fused(_paged(network, max_model_len, config.block_size), config, text)
         except NotPaged as error:
+            _refuse_quantisation(config, error.message)
             model = PaddedModel(network, max_model_len, error.message)
         with in_float32(network) if fits_in_float32(network) else nullcontext():
             probe_padded_model(model)
@@ -51,22 +61,47 @@ def load_model(config: EngineConfig) -> LoadedModel | FusedModel | PaddedModel:
     return model
 
 
-def _fused(model: LoadedModel, config: EngineConfig) -> LoadedModel | FusedModel:
+def _fused(
+    model: LoadedModel, config: EngineConfig, text: Sequence[int]
+) -> LoadedModel | FusedModel:
     """The model with fused layers if it has their shape and they prove right, else as it is."""
     answers = plain_answers(model, config.block_size)
+    weights = config.quantisation.weights
     try:
+        reaches = measure_reaches(model, take_apart(model), list(text)) if weights == INT8 else []
         fused = FusedModel(model)
     except NotFusable as reason:
+        _refuse_quantisation(config, str(reason))
         logger.info("%s runs without fused layers: %s.", model.name, reason)
         return model
     try:
+        # The plain layers first: a rounded one may not be near enough to prove anything.
         probe_model(fused, config.block_size, answers)
+        if weights != PLAIN:
+            fused.quantise(weights, reaches)
+            probe_model(fused, config.block_size, answers, QUANTISED_TOLERANCE)
         return fused
     except NotPaged as error:
+        _refuse_quantisation(config, error.message)
         logger.warning("%s runs without fused layers: %s.", model.name, error.message)
     # Its weights went into the fused layers.
     network, _ = load_from_folder(config)
     return page_attention(network, model.max_model_len)
+
+
+def _refuse_quantisation(config: EngineConfig, reason: str) -> None:
+    """Without fused layers there are no kernels for quantised weights.
+
+    Raises:
+        InvalidParams: the weights were to be quantised.
+    """
+    weights = config.quantisation.weights
+    if weights != PLAIN:
+        raise InvalidParams(
+            f"The model's weights can't be in {weights}: that takes the layers in C++, without "
+            f"which it runs ({reason}). Set weights to {PLAIN}.",
+            "weights",
+        )
 
 
 def _paged(

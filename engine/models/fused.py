@@ -12,12 +12,12 @@ from engine.errors import NotPaged
 from engine.kernels import Kernels, KernelsUnavailable, load_kernels
 from engine.kernels.library import Layer, Matrix, Profile, Stack, Step
 from engine.kernels.memory import Arena, padded, zeroed
+from engine.models.calibration import Reach
 from engine.models.hf import LoadedModel
 from engine.models.llama import LayerParts, NotFusable, Parts, rotary_tables, take_apart
+from engine.models.low_bits import PANEL
+from engine.models.quantised import QuantisedLayers
 from engine.tracing import stretch
-
-PANEL = 16
-"""Outputs that lie together in a packed weight."""
 
 
 class FusedModel:
@@ -52,8 +52,16 @@ class FusedModel:
         self._num_heads = parts.layers[0].query.out_features // model.shapes[0].key_dim
         self._weights = _PackedWeights(kernels, parts, model.dtype)
         self._stack = self._weights.stack
+        self._quantised: QuantisedLayers | None = None
         self._workspace = zeroed(0)
         self._logits = torch.empty(0, self.vocab_size)
+
+    def quantise(self, weights: str, reaches: list[Reach]) -> None:
+        """Round the layers' weights to "int8" or "int4" from now on; QuantisedLayers says how."""
+        self._quantised = QuantisedLayers(
+            self._stack, self._weights.arena, self.dtype, weights, reaches
+        )
+        self.name = f"{self.name.removesuffix(')')}, weights in {weights})"
 
     def logits(
         self,
@@ -150,7 +158,7 @@ class _PackedWeights:
     def __init__(self, kernels: Kernels, parts: Parts, dtype: torch.dtype) -> None:
         self._functions = kernels.functions
         self._dtype = dtype
-        self._arena = Arena(self._arena_bytes(parts))
+        self.arena = Arena(self._arena_bytes(parts))
         # The head first: its weight may be the embedding's, which stays.
         head = self._matrix([parts.head], 1)
         self._embedding = parts.embedding.weight.detach().contiguous()
@@ -186,7 +194,7 @@ class _PackedWeights:
         """Linear layers of the same inputs as one: one behind the other, or by panels in turn."""
         inputs = linears[0].in_features
         panels = [-(-linear.out_features // PANEL) for linear in linears]
-        address = self._arena.take(sum(panels) * PANEL * inputs * self._dtype.itemsize)
+        address = self.arena.take(sum(panels) * PANEL * inputs * self._dtype.itemsize)
         for index, linear in enumerate(linears):
             first = sum(panels[:index]) if step == 1 else index
             weight = linear.weight.detach().contiguous()
@@ -213,7 +221,7 @@ class _PackedWeights:
     def _vector(self, values: torch.Tensor) -> int:
         """Address of a copy in float32."""
         values = values.detach().float().contiguous()
-        address = self._arena.take(values.numel() * 4)
+        address = self.arena.take(values.numel() * 4)
         ctypes.memmove(address, values.data_ptr(), values.numel() * 4)
         return address
 

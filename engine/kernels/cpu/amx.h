@@ -41,6 +41,7 @@ inline void release_tiles() { _tile_release(); }
 #define TILE_LOAD_ONCE(t, p, stride) _tile_stream_loadd(t, p, stride)
 #define TILE_STORE(t, p, stride) _tile_stored(t, p, stride)
 #define TILE_MULTIPLY(c, a, b) _tile_dpbf16ps(c, a, b)
+#define TILE_MULTIPLY_INT8(c, a, b) _tile_dpbssd(c, a, b)
 
 #elif defined(TM_EMULATE_AMX)
 // The same registers in plain loops: for checking the indices on a machine without them.
@@ -77,11 +78,25 @@ inline void tile_multiply(int c, int a, int b) {
         }
     }
 }
+inline void tile_multiply_int8(int c, int a, int b) {
+    int8_t left[16][64], right[16][64];
+    int32_t sums[16][16];
+    std::memcpy(left, tiles[a], sizeof left);
+    std::memcpy(right, tiles[b], sizeof right);
+    std::memcpy(sums, tiles[c], sizeof sums);
+    for (int m = 0; m < 16; ++m) {
+        for (int n = 0; n < 16; ++n) {
+            for (int k = 0; k < 64; ++k) sums[m][n] += left[m][k] * right[k / 4][4 * n + k % 4];
+        }
+    }
+    std::memcpy(tiles[c], sums, sizeof sums);
+}
 #define TILE_ZERO(t) std::memset(tiles[t], 0, sizeof tiles[t])
 #define TILE_LOAD(t, p, stride) tile_load(t, p, stride)
 #define TILE_LOAD_ONCE(t, p, stride) tile_load(t, p, stride)
 #define TILE_STORE(t, p, stride) tile_store(t, p, stride)
 #define TILE_MULTIPLY(c, a, b) tile_multiply(c, a, b)
+#define TILE_MULTIPLY_INT8(c, a, b) tile_multiply_int8(c, a, b)
 
 #else
 inline bool request_tiles() { return true; }

@@ -1,7 +1,9 @@
 #include "stack.h"
 
 #include <cstring>
+#include <vector>
 
+#include "quantised.h"
 #include "small_ops.h"
 #include "workspace.h"
 
@@ -79,7 +81,7 @@ class Walk {
     void project(const TmLayer& layer) {
         const int64_t width = layer.qkv.outputs;
         const float* bias = layer.qkv.bias;
-        product(work_.normed, stack_.hidden, count_, layer.qkv, team_,
+        any_product(work_.normed, stack_.hidden, count_, layer.qkv, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     T* out = work_.qkv + row * width + column;
                     for (int64_t i = 0; i < columns; i += kLanes) {
@@ -124,7 +126,7 @@ class Walk {
 
     // residual += rows times weight
     void add_product(const T* rows, int64_t width, const TmMatrix& weight) {
-        product(rows, width, count_, weight, team_,
+        any_product(rows, width, count_, weight, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     float* x = residual_ + row * stack_.hidden + column;
                     for (int64_t i = 0; i < columns; i += kLanes) {
@@ -138,7 +140,7 @@ class Walk {
 
     // gated = silu(gate) * up; a panel of 16 gates is followed by the panel of their 16 ups.
     void gate(const TmMatrix& weight) {
-        product(work_.normed, stack_.hidden, count_, weight, team_,
+        any_product(work_.normed, stack_.hidden, count_, weight, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     T* out = work_.gated + row * stack_.intermediate + column / 2;
                     for (int64_t i = 0; i < columns; i += 2 * kLanes) {
@@ -163,7 +165,7 @@ class Walk {
         });
         watch_.add_to(step_.profile->small);
         const TmMatrix& head = stack_.head;
-        product(work_.normed, n, step_.num_rows, head, team_,
+        any_product(work_.normed, n, step_.num_rows, head, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     float* out = step_.logits + row * head.outputs + column;
                     if (head.bias == nullptr) {
@@ -263,12 +265,16 @@ void tm_product(const void* rows, int64_t m, int32_t dtype, const TmMatrix* weig
             target[i] = sums[i] + (weight->bias == nullptr ? 0.0f : weight->bias[column + i]);
         }
     };
+    std::vector<int8_t> rounded(padded(m) * int8_stride(weight->inputs));
+    std::vector<float> scales(m);
+    const Int8Rows space = {rounded.data(), scales.data()};
     run_team(num_threads, [&](Team& team, int) {
         configure_tiles();
+        const int64_t stride = weight->inputs;
         if (dtype == TM_BFLOAT16) {
-            product(static_cast<const bf16*>(rows), weight->inputs, m, *weight, team, finish);
+            any_product(static_cast<const bf16*>(rows), stride, m, *weight, space, team, finish);
         } else {
-            product(static_cast<const float*>(rows), weight->inputs, m, *weight, team, finish);
+            any_product(static_cast<const float*>(rows), stride, m, *weight, space, team, finish);
         }
         release_tiles();
     });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "quantised.h"
 #include "stack.h"
 
 constexpr int64_t kRowPadding = 32;  // AMX reads whole tiles of rows
@@ -47,6 +48,7 @@ struct Workspace {
     T* gated;           // [tokens, intermediate]
     float* kept_residual;  // [rows, hidden], of the wanted rows alone
     T* kept_attended;      // [rows, heads * value_dim]
+    Int8Rows int8;      // the rows of the product that is computed, where its weights are int8
     int64_t bytes = 0;
 
     Workspace(const TmStack& stack, int64_t num_tokens, int64_t num_rows, char* base) {
@@ -59,6 +61,9 @@ struct Workspace {
         gated = cut<T>(base, rows * stack.intermediate);
         kept_residual = cut<float>(base, kept * stack.hidden);
         kept_attended = cut<T>(base, kept * widths.attended);
+        const int64_t widest = std::max({stack.hidden, widths.attended, stack.intermediate});
+        int8.rows = cut<int8_t>(base, rows * int8_stride(widest));
+        int8.scales = cut<float>(base, rows);
     }
 
    private:

@@ -10,6 +10,7 @@ from engine.grammar import Grammar
 from engine.llm_engine import LLMEngine
 from engine.outputs import FinishReason, RequestOutput
 from engine.pooling import Pooling, PoolingParams
+from engine.quantisation import Quantisation
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 from engine.tokenizer import Tokenizer
@@ -222,6 +223,7 @@ def engine_config(folder: Path, settings: Settings) -> EngineConfig:
         model=folder,
         device=settings.device,
         dtype=settings.dtype,
+        quantisation=Quantisation(settings.weights),
         memory_utilization=settings.memory_utilization,
         max_num_seqs=settings.max_num_seqs or defaults.rows,
         max_num_batched_tokens=settings.max_num_batched_tokens or defaults.tokens,

@@ -1,0 +1,161 @@
+// Products with weights of 8 or 4 bits; tiles_int8.h and int4.h describe their panels.
+//
+// With 8 bits the rows are rounded to int8 too, each by a scale of its own (its largest element over
+// 127), so that the sums are whole numbers; weights have a scale per output. With 4 bits only bytes
+// are saved: panels are unpacked into the nearest cache, and the product is that of the rows' type.
+#pragma once
+
+#include <cmath>
+
+#include "int4.h"
+#include "product.h"
+#include "tiles_int8.h"
+
+// Where the rows of a product lie as int8; shared by the team.
+struct Int8Rows {
+    int8_t* rows;   // [rows padded to 32][int8_stride]
+    float* scales;  // [rows]
+};
+
+// Whole numbers as floats: sixteen of them.
+#if defined(__AVX512F__)
+inline Vec load(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
+#else
+inline Vec load(const int32_t* p) {
+    const __m256i* q = reinterpret_cast<const __m256i*>(p);
+    return {_mm256_cvtepi32_ps(_mm256_loadu_si256(q)),
+            _mm256_cvtepi32_ps(_mm256_loadu_si256(q + 1))};
+}
+#endif
+
+inline int64_t int8_stride(int64_t inputs) {
+    return (inputs + kInt8Step - 1) / kInt8Step * kInt8Step;
+}
+
+#if defined(__AVX512F__)
+inline void store(int8_t* p, Vec a) {
+    const __m128i eight = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), eight);
+}
+#else
+inline void store(int8_t* p, Vec a) {
+    const __m256i half = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    // The pack works within 128-bit halves; the permutation puts the quarters back in order.
+    const __m256i whole = _mm256_permute4x64_epi64(half, 0xd8);
+    const __m128i eight =
+        _mm_packs_epi16(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), eight);
+}
+#endif
+
+// out [int8_stride(n)] = x / scale, and 0 behind n; returns the scale. n is a multiple of 16.
+// A row with NaN or infinity has the scale NaN.
+template <typename T>
+float quantise_row(const T* x, int64_t n, int8_t* out) {
+    Vec top = zero(), spoilt = zero();
+    for (int64_t i = 0; i < n; i += kLanes) {
+        const Vec v = load(x + i);
+        top = max(top, max(v, zero() - v));
+        spoilt = fma(v, zero(), spoilt);
+    }
+    const float highest = largest(top) + sum(spoilt);
+    const Vec inverse = splat(highest == 0.0f ? 0.0f : 127.0f / highest);
+    for (int64_t i = 0; i < n; i += kLanes) store(out + i, load(x + i) * inverse);
+    std::memset(out + n, 0, int8_stride(n) - n);
+    return highest / 127.0f;
+}
+
+// work(first_panel, num_panels, first_row, end_row) for each piece of a product, shared by the team;
+// ends with a barrier.
+template <typename Work>
+void for_pieces(int64_t m, int64_t outputs, int64_t block, Team& team, const Work& work) {
+    const int64_t panels = (outputs + kPanel - 1) / kPanel;
+    const int64_t groups = (panels + kTilePanels - 1) / kTilePanels;
+    const int64_t blocks = (m + block - 1) / block;
+    for (int64_t item = team.take(); item < groups * blocks; item = team.take()) {
+        const int64_t first = item / blocks * kTilePanels, row = item % blocks * block;
+        work(first, std::min<int64_t>(kTilePanels, panels - first), row, std::min(m, row + block));
+    }
+    team.barrier();
+}
+
+// As `product`, of rows made into int8.
+template <typename T, typename Finish>
+void product_int8(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, Int8Rows space,
+                  Team& team, const Finish& finish) {
+    if (m == 0) return;
+    constexpr int64_t kFew = 4, kBlockRows = 128;
+    const int64_t k = int8_stride(weight.inputs);
+    for (int64_t i = team.take(); i * kFew < m; i = team.take()) {
+        for (int64_t row = i * kFew; row < std::min(m, (i + 1) * kFew); ++row) {
+            space.scales[row] =
+                quantise_row(rows + row * stride, weight.inputs, space.rows + row * k);
+        }
+    }
+    team.barrier();
+    alignas(64) int32_t sums[kMaxRows * kTileColumns];
+    alignas(64) float scaled[kTileColumns];
+    for_pieces(m, weight.outputs, kBlockRows, team, [&](int64_t first, int64_t num_panels,
+                                                        int64_t start, int64_t end) {
+        const int8_t* panel = static_cast<const int8_t*>(weight.panels) + first * panel_elements(k);
+        const Panels<int8_t> panels = {panel, panel_elements(k), num_panels};
+        const int64_t column = first * kPanel;
+        const int64_t columns = std::min(num_panels * kPanel, weight.outputs - column);
+        for (int64_t row = start; row < end; row += kMaxRows) {
+            const int64_t count = std::min<int64_t>(kMaxRows, end - row);
+            multiply_rows_int8(count, space.rows + row * k, k, panels, weight.offsets + column, k,
+                               sums);
+            for (int64_t r = 0; r < count; ++r) {
+                const Vec row_scale = splat(space.scales[row + r]);
+                for (int64_t i = 0; i < num_panels * kPanel; i += kLanes) {
+                    const Vec whole = load(sums + r * kTileColumns + i);
+                    store(scaled + i, whole * row_scale * load(weight.scales + column + i));
+                }
+                finish(row + r, column, columns, scaled);
+            }
+        }
+    });
+}
+
+// As `product`, of weights of 4 bits.
+template <typename T, typename Finish>
+void product_int4(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, Team& team,
+                  const Finish& finish) {
+    if (m == 0) return;
+    // Unpacking is paid once for each block of rows; a part of k at a time stays in the caches.
+    constexpr int64_t kBlockRows = 256, kPart = 512;
+    const int64_t panel_bytes = weight.inputs / kInt4Group * kInt4GroupBytes;
+    alignas(64) T unpacked[kTilePanels * kPart * kPanel];
+    alignas(64) float sums[kBlockRows * kTileColumns];
+    for_pieces(m, weight.outputs, kBlockRows, team, [&](int64_t first, int64_t num_panels,
+                                                        int64_t start, int64_t end) {
+        const uint8_t* packed = static_cast<const uint8_t*>(weight.panels) + first * panel_bytes;
+        for (int64_t done = 0; done < weight.inputs; done += kPart) {
+            const int64_t k = std::min(kPart, weight.inputs - done);
+            for (int64_t p = 0; p < num_panels; ++p) {
+                unpack_int4(packed + p * panel_bytes, done, k, unpacked + p * panel_elements(k));
+            }
+            const Panels<T> panels = {unpacked, panel_elements(k), num_panels};
+            for (int64_t row = start; row < end; row += kMaxRows) {
+                multiply_rows(std::min<int64_t>(kMaxRows, end - row), rows + row * stride + done,
+                              stride, panels, k, sums + (row - start) * kTileColumns, done > 0);
+            }
+        }
+        const int64_t column = first * kPanel;
+        const int64_t columns = std::min(num_panels * kPanel, weight.outputs - column);
+        for (int64_t row = start; row < end; ++row) {
+            finish(row, column, columns, sums + (row - start) * kTileColumns);
+        }
+    });
+}
+
+// The product that the weight's format asks for.
+template <typename T, typename Finish>
+void any_product(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, Int8Rows space,
+                 Team& team, const Finish& finish) {
+    switch (weight.format) {
+        case TM_INT8: return product_int8(rows, stride, m, weight, space, team, finish);
+        case TM_INT4: return product_int4(rows, stride, m, weight, team, finish);
+        default: return product(rows, stride, m, weight, team, finish);
+    }
+}
