@@ -84,6 +84,7 @@ class LLMEngine:
         self._detokenizers: dict[str, Detokenizer] = {}
         self._counters = Counters()
         self._runner_us = 0  # of the present step
+        self._left_us: int | None = None  # when the last step ended, if it left work
 
     @property
     def num_unfinished(self) -> int:
@@ -166,13 +167,16 @@ class LLMEngine:
         if plan.stuck is not None:
             ended.append((plan.stuck, FinishReason.ERROR, never_fits(plan.stuck, self._blocks)))
         now_us = _now_us()
-        self._counters.take_step(plan, now_us - started_us, self._runner_us)
+        waited_us = 0 if self._left_us is None else started_us - self._left_us
+        self._counters.take_step(plan, now_us - started_us, self._runner_us, waited_us)
         self._runner_us = 0
-        return [
+        outputs = [
             output
             for request, reason, error in ended
             for output in self._end(request, reason, error, now_us)
         ]
+        self._left_us = now_us if self._requests else None
+        return outputs
 
     def stats(self) -> EngineStats:
         """A reading of counters and gauges; cheap enough for every step, from any thread."""

@@ -5,7 +5,7 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from runner.cli import bench, demo, job_edits, jobs, keys, lifecycle, models, profile, run
+from runner.cli import bench, costs, demo, job_edits, jobs, keys, lifecycle, models, profile, run
 from runner.cli.console import ExitCode
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command()(run.run)
 app.command()(profile.profile)
 app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
+app.add_typer(costs.app, name="costs")
 app.add_typer(bench.app, name="bench")
 app.command()(demo.demo)
 

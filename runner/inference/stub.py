@@ -59,6 +59,7 @@ class StubBackend:
         self._waiting: dict[str, Choice] = {}
         self._running: dict[str, _Running] = {}
         self._steps = 0
+        self._left = 0  # when the last step ended, if it left work
 
     @classmethod
     def from_path(cls, path: str) -> "StubBackend":
@@ -89,7 +90,7 @@ class StubBackend:
 
     def step(self) -> list[Outcome]:
         """Give every running choice its next word."""
-        started = time.perf_counter_ns()
+        started = self._left or time.perf_counter_ns()
         while self._waiting and len(self._running) < self.rows:
             key = next(iter(self._waiting))
             self._start(self._waiting.pop(key))
@@ -101,12 +102,14 @@ class StubBackend:
             running.steps_left -= 1
             if running.steps_left <= 0:
                 ended.append(running)
-        self._share_time((time.perf_counter_ns() - started) // 1000)
+        now = time.perf_counter_ns()
+        self._share_time((now - started) // 1000)
         for running in ended:
             key = running.choice.key
             del self._running[key]
             answer = _answer(running.choice)
             self._lines.end(key, answer, _metrics(running))
+        self._left = now if self.unfinished else 0
         return self._lines.take_ended()
 
     def abort(self, keys: Iterable[str]) -> int:

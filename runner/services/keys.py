@@ -51,6 +51,18 @@ def ensure_project(session: Session, name: str) -> ProjectId:
     return ProjectId(session.scalars(select(Project.id).where(Project.name == name)).one())
 
 
+def find_project(session: Session, name: str) -> ProjectId:
+    """The project of that name.
+
+    Raises:
+        NotFound: there is none.
+    """
+    found = session.scalar(select(Project.id).where(Project.name == name))
+    if found is None:
+        raise NotFound(f"There is no project {name[:100]!r}; see: tokenmill keys ls.")
+    return ProjectId(found)
+
+
 def create_key(session: Session, project: str, name: str = "default") -> tuple[KeyRecord, str]:
     """Make a key for a project (made if new); returns its record and the secret, shown once."""
     project_id = ensure_project(session, project)

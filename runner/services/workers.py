@@ -13,6 +13,7 @@ from runner.domain.lanes import Lane
 from runner.domain.states import LIVE_WORKER_STATES, WorkerState
 from runner.failpoints import FailPoint, hit
 from runner.services.recovery import requeue_leases_of
+from runner.services.worker_time import WorkerTimes, keep_day
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +24,6 @@ class NewWorker:
     host: str
     pid: int
     model_id: ModelId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTimes:
-    """Where a worker's wall time went, in microseconds."""
-
-    busy_us: int = 0
-    idle_us: int = 0
-    load_us: int = 0
-    wasted_us: int = 0
 
 
 def register_worker(session: Session, new: NewWorker) -> WorkerId:
@@ -84,6 +75,8 @@ def beat(session: Session, worker_id: WorkerId, times: WorkerTimes, stats: dict[
         )
         .returning(Worker.id)
     )
+    if seen is not None:
+        keep_day(session, worker_id, times)
     hit(FailPoint.HEARTBEAT_BEFORE_COMMIT)
     return seen is not None
 

@@ -18,6 +18,7 @@ from runner.db.session import OUTAGES, SessionFactory
 from runner.inference import open_backend
 from runner.inference.backend import Backend
 from runner.services.models import ModelRecord, model_to_serve
+from runner.services.worker_time import keep_waste
 from runner.services.workers import NewWorker, beat, end_worker, mark_ready, register_worker
 from runner.worker.context import WorkerContext
 from runner.worker.feeder import Feeder
@@ -132,6 +133,7 @@ class EngineWorker:
 
         def end(session: Session) -> None:
             beat(session, context.worker_id, context.times.read(), dict(backend.stats()))
+            keep_waste(session, context.worker_id, context.times.changed_waste())
             end_worker(session, context.worker_id, "drained")
 
         patience = Patience("The end", "end_failed")

@@ -8,6 +8,7 @@ from runner.domain.leases import ShardKey
 from runner.inference.backend import Backend
 from runner.services.leases import Standing, look_at_leases, renew_leases, revive_leases
 from runner.services.models import waits_for_another_model
+from runner.services.worker_time import keep_waste
 from runner.services.workers import beat
 from runner.worker.context import WorkerContext
 from runner.worker.feeder import Feeder
@@ -65,6 +66,7 @@ class Keeper:
             else:
                 self._patience.passed()
             self._report.look()
+            context.power.sample()
             context.look.wait(pause)
 
     def _renew(self) -> None:
@@ -72,10 +74,13 @@ class Keeper:
         with context.sessions.begin() as session:
             stats = dict(self._backend.stats())
             is_known = beat(session, context.worker_id, context.times.read(), stats)
+            waste = context.times.changed_waste()
+            keep_waste(session, context.worker_id, waste)
             keys, seconds = context.book.keys(), context.settings.lease_seconds
             # Cut off, this worker ran on: where everybody was, nobody has taken its work.
             take_up = revive_leases if context.cut_off.is_set() else renew_leases
             take_up(session, context.worker_id, keys, seconds)
+        context.times.note_kept(waste)
         context.cut_off.clear()
         if not is_known:  # what this worker held has gone to others; a new process starts clean
             self._let_go(context.book.keys(), release=False)

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from runner.domain.leases import FinishedItem
-from runner.services.workers import WorkerTimes
+from runner.services.worker_time import WorkerTimes
 from runner.worker.time_sheet import now_us
 
 _HOST = "127.0.0.1"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runner.domain.ids import JobId
 from runner.domain.leases import LineMetrics, ShardKey
 from runner.failpoints import FailPoint, hit
 from runner.inference.backend import Backend, LineRefusal, Outcome, Task
@@ -200,9 +201,11 @@ class StepLoop:
 
     def _abort(self, keys: frozenset[ShardKey]) -> None:
         inside = [key for key, task in self._inside.items() if task.lease.key in keys]
-        self._times.add(wasted_us=self._backend.abort(inside))
+        by_job: dict[JobId, list[str]] = {}
         for key in inside:
-            del self._inside[key]
+            by_job.setdefault(self._inside.pop(key).lease.key.job_id, []).append(key)
+        for job_id, tasks in by_job.items():
+            self._times.add_waste(job_id, len(tasks), self._backend.abort(tasks))
         self._winding_up -= keys
         self._drop_waiting(keys)
 

@@ -3,19 +3,23 @@
 import threading
 import time
 from dataclasses import replace
+from uuid import UUID
 
-from runner.services.workers import WorkerTimes
+from runner.services.worker_time import Wasted, WorkerTimes
 
 
 class TimeSheet:
-    """Sums of microseconds, added to by any thread of the worker."""
+    """Sums of microseconds since the worker started, added to by any of its threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._started_us = now_us()
         self._times = WorkerTimes()
+        self._waste: dict[UUID, Wasted] = {}
+        self._kept: dict[UUID, Wasted] = {}
 
     def add(
-        self, *, busy_us: int = 0, idle_us: int = 0, load_us: int = 0, wasted_us: int = 0
+        self, *, busy_us: int = 0, idle_us: int = 0, load_us: int = 0, shared_us: int = 0
     ) -> None:
         """Add to the sums."""
         with self._lock:
@@ -25,13 +29,36 @@ class TimeSheet:
                 busy_us=times.busy_us + busy_us,
                 idle_us=times.idle_us + idle_us,
                 load_us=times.load_us + load_us,
-                wasted_us=times.wasted_us + wasted_us,
+                shared_us=times.shared_us + shared_us,
             )
 
-    def read(self) -> WorkerTimes:
-        """The sums now."""
+    def add_waste(self, job_id: UUID, attempts: int, device_us: int) -> None:
+        """Note attempts at lines of a job that came to nothing."""
         with self._lock:
-            return self._times
+            before = self._waste.get(job_id, Wasted())
+            self._waste[job_id] = Wasted(before.attempts + attempts, before.device_us + device_us)
+            self._times = replace(self._times, wasted_us=self._times.wasted_us + device_us)
+
+    def read(self) -> WorkerTimes:
+        """The sums now. Whatever is neither load nor work of the step loop is idle, too."""
+        with self._lock:
+            times = self._times
+            rest = now_us() - self._started_us - times.busy_us - times.load_us
+            return replace(times, idle_us=max(times.idle_us, rest))
+
+    def changed_waste(self) -> dict[UUID, Wasted]:
+        """The waste of the jobs whose waste has not been kept as it is now."""
+        with self._lock:
+            return {
+                job_id: wasted
+                for job_id, wasted in self._waste.items()
+                if self._kept.get(job_id) != wasted
+            }
+
+    def note_kept(self, waste: dict[UUID, Wasted]) -> None:
+        """The database has these now."""
+        with self._lock:
+            self._kept.update(waste)
 
 
 def now_us() -> int:

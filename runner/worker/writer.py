@@ -4,6 +4,7 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeGuard, TypeVar
 
@@ -41,7 +42,7 @@ class Writer:
         """The loop; it ends when ``Closed`` has come through."""
         while True:
             batch = self._next_batch()
-            self._commit([_item(entry) for entry in batch if _is_result(entry)])
+            self._commit([self._item(entry) for entry in batch if _is_result(entry)])
             match batch[-1]:
                 case Revoked(keys, release):
                     if release:
@@ -60,6 +61,14 @@ class Writer:
             except queue.Empty:
                 break
         return batch
+
+    def _item(self, entry: Outcome | FinishedItem) -> FinishedItem:
+        """The result of what ended, with the energy that it took where that is measured."""
+        item = finished_outcome(entry) if isinstance(entry, Outcome) else entry
+        measured = self._context.power.share_of(item.metrics.device_us, item.metrics.total_us)
+        if measured is None:
+            return item
+        return replace(item, metrics=replace(item.metrics, energy_uj=measured))
 
     def _commit(self, items: Sequence[FinishedItem]) -> None:
         if not items:
@@ -83,10 +92,18 @@ class Writer:
             logger.warning(
                 "%d results came after their lease.", len(outcome.stale), extra={"action": "stale"}
             )
-        wasted = [*outcome.stale, *(item for item in items if item.failed)]
-        context.times.add(wasted_us=sum(item.metrics.device_us for item in wasted))
+        self._account(items, stale)
         self._close({key.job_id for key in outcome.done})
         context.wake.set()
+
+    def _account(self, items: Sequence[FinishedItem], stale: set[ShardKey]) -> None:
+        """Tell the time sheet whose device time was for an answer, and whose for nothing."""
+        times = self._context.times
+        for item in items:
+            if item.failed or item.lease.key in stale:
+                times.add_waste(item.lease.key.job_id, 1, item.metrics.device_us)
+            else:
+                times.add(shared_us=item.metrics.device_us)
 
     def _release(self, keys: frozenset[ShardKey]) -> None:
         self._persist(lambda session: give_back(session, self._context.worker_id, keys))
@@ -108,7 +125,3 @@ def _close(session: Session, job_id: JobId) -> None:
 
 def _is_result(entry: Ended) -> TypeGuard[Outcome | FinishedItem]:
     return isinstance(entry, Outcome | FinishedItem)
-
-
-def _item(entry: Outcome | FinishedItem) -> FinishedItem:
-    return finished_outcome(entry) if isinstance(entry, Outcome) else entry

@@ -1,8 +1,11 @@
 """The invariants that must hold after every fault, read straight from the database."""
 
+import csv
+import io
 import json
 import re
 from collections import Counter
+from decimal import Decimal
 from uuid import UUID
 
 from sqlalchemy import func, inspect, select
@@ -10,10 +13,14 @@ from sqlalchemy.orm import Session
 
 from runner.db.models import Job, Result, Shard, Usage, WorkItem
 from runner.db.session import SessionFactory
-from runner.domain.ids import ProjectId, encode
+from runner.domain.ids import JOB_PREFIX, ProjectId, encode
+from runner.domain.pricing import NANO
 from runner.domain.states import JobState
 from runner.services.contents import ERROR, OUTPUT, read_view
+from runner.services.cost_exports import focus_csv, groups_csv
+from runner.services.costs import Scope, spent_by
 from runner.services.reports import job_report
+from web.api.wire import batch_object, decimal_text
 
 Epochs = dict[tuple[UUID, int], int]
 
@@ -50,24 +57,47 @@ def check_job(session: Session, job_id: UUID) -> None:
 
 def _check_ledger(session: Session, job: Job) -> None:
     """One row per billable result, and the same sums wherever they are told."""
-    billed = session.execute(
-        select(
-            func.count(),
-            func.coalesce(func.sum(Usage.billed_nano), 0),
-            func.coalesce(func.sum(Usage.output_tokens), 0),
-        ).where(Usage.job_id == job.id)
-    ).one()
-    assert billed[0] == job.output_lines
-    assert (int(billed[1]), int(billed[2])) == (job.billed_nano, job.output_tokens)
+    columns = (Usage.billed_nano, Usage.run_cost_nano, Usage.prompt_tokens, Usage.output_tokens)
+    sums = [func.coalesce(func.sum(column), 0) for column in (*columns, Usage.device_us)]
+    row = session.execute(select(func.count(), *sums).where(Usage.job_id == job.id)).one()
+    lines, billed, run_cost, prompt, output, device_us = map(int, row)
+    told = (lines, billed, run_cost, prompt, output)
+    names = ("output_lines", "billed_nano", "run_cost_nano", "prompt_tokens", "output_tokens")
+    assert told == tuple(getattr(job, name) for name in names)
     report = job_report(session, ProjectId(job.project_id), job.id)
-    assert report.account.lines == billed[0]
-    assert report.job.totals.billed_nano == int(billed[1])
+    on_wire = batch_object(report.job)
+    assert on_wire["request_counts"]["completed"] == lines
+    assert on_wire["usage"]["total_tokens"] == prompt + output
+    assert on_wire["cost"]["billed"] == decimal_text(billed)
+    assert on_wire["cost"]["run"] == decimal_text(run_cost)
+    assert (report.account.lines, report.account.device_us) == (lines, device_us)
+    _check_roll_up(session, job, told)
     unbilled = select(Result.idx).where(
         Result.job_id == job.id,
         ~Result.failed,
         ~select(Usage.idx).where(Usage.job_id == job.id, Usage.idx == Result.idx).exists(),
     )
     assert session.scalars(unbilled).all() == []
+
+
+def _check_roll_up(session: Session, job: Job, told: tuple[int, ...]) -> None:
+    """The roll-up and every export say what the ledger says, to the last nano-unit."""
+    scope = Scope(job=encode(JOB_PREFIX, job.id))
+    for by in ((), ("day", "model"), ("project", "key", "schedule")):
+        groups = spent_by(session, scope, by)
+        rolled = ("lines", "billed_nano", "run_cost_nano", "prompt_tokens", "output_tokens")
+        sums = tuple(sum(getattr(group, name) for group in groups) for name in rolled)
+        assert sums == told
+    _, billed, run_cost, prompt, output = told
+    exports = {
+        "billed": groups_csv(spent_by(session, scope, ("day",)), ("day",)),
+        "BilledCost": focus_csv(session, scope),
+    }
+    for name, content in exports.items():
+        rows = list(csv.DictReader(io.StringIO(content.decode())))
+        assert sum(Decimal(row[name]) for row in rows) * NANO == billed
+    assert sum(Decimal(row["x_RunCost"]) for row in rows) * NANO == run_cost
+    assert sum(int(row["ConsumedQuantity"]) for row in rows) == prompt + output
 
 
 def _check_epochs(session: Session, job_id: UUID) -> None:

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from workshop import Workshop, make_item
 
 from runner.config import Settings
-from runner.services.workers import WorkerTimes
+from runner.services.worker_time import WorkerTimes
 from runner.worker.metrics import WorkerMetrics
 
 STATS = {

@@ -58,6 +58,7 @@ KEYED = {
     ("GET", "/v1/models"): 200,
     ("GET", "/v1/models/<path:name>"): 200,
     ("PATCH", "/api/jobs/<job_id>"): 404,
+    ("GET", "/api/usage"): 200,
     ("GET", "/api/jobs/<job_id>/report"): 404,
     ("GET", "/api/jobs/<job_id>/output"): 404,
     ("GET", "/api/jobs/<job_id>/errors"): 404,

@@ -3,14 +3,22 @@
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from runner.domain.latency import Percentiles
+from runner.domain.latency import Measure
 from runner.services import contents, job_edits, jobs, pausing, reports
 from runner.services.job_edits import JobChange
 from runner.services.reports import JobReport
 from web.api.bodies import Body, read_body
 from web.api.control_fields import Priority, RunHoursText, StartAfter, read_moment
-from web.api.objects import PercentilesObject, ReportObject
-from web.api.wire import CURRENCY, batch_object, decimal_text, joules, read_batch_id, usage_object
+from web.api.objects import ReportObject
+from web.api.wire import (
+    CURRENCY,
+    batch_object,
+    decimal_text,
+    joules,
+    latency_object,
+    read_batch_id,
+    usage_object,
+)
 from web.auth import current_caller
 from web.downloads import send_pieces
 from web.request_scope import current_runtime, current_session
@@ -110,12 +118,14 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
             "margin": decimal_text(report.margin_nano),
             "margin_nano": report.margin_nano,
         },
-        "latency_ms": {
-            "queue": _milliseconds(account.queue),
-            "first_token": _milliseconds(account.first_token),
-            "per_token": _milliseconds(account.per_token),
-            "total": _milliseconds(account.total),
-        },
+        "latency_ms": latency_object(
+            {
+                Measure.QUEUE: account.queue,
+                Measure.FIRST_TOKEN: account.first_token,
+                Measure.PER_TOKEN: account.per_token,
+                Measure.TOTAL: account.total,
+            }
+        ),
         "device_seconds": account.device_us / 1e6,
         "joules": joules(account.energy_uj, account.metered_lines),
         "attempts": account.attempts,
@@ -131,15 +141,3 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
         ],
         "truncated": {"lines": account.truncated_lines, "tokens": account.truncated_tokens},
     }
-
-
-def _milliseconds(micros: Percentiles) -> PercentilesObject:
-    return {
-        "p50": _thousandth(micros.p50),
-        "p90": _thousandth(micros.p90),
-        "p99": _thousandth(micros.p99),
-    }
-
-
-def _thousandth(micros: int | None) -> float | None:
-    return None if micros is None else micros / 1000

@@ -292,6 +292,40 @@ class ReportObject(TypedDict):
     truncated: TruncatedObject
 
 
+class SpentObject(TypedDict):
+    """Sums over lines that succeeded; ``attempts`` are the leases that they took."""
+
+    lines: Count
+    attempts: Count
+    input_tokens: Count
+    cached_input_tokens: Count
+    output_tokens: Count
+    device_seconds: Annotated[float, Meta(ge=0)]
+    joules: Joules | None
+    cost: ExactCost
+
+
+class SpentGroup(SpentObject):
+    """The sums of one group; null where a job has no such thing."""
+
+    group: dict[str, str | None]
+
+
+class SpendingObject(TypedDict):
+    """What was spent, by groups and in all. Days are those of UTC, both ends included.
+
+    A job of several tags counts under each: groups by tag may add up to more than ``total``.
+    """
+
+    object: Literal["usage"]
+    first_day: str | None
+    last_day: str | None
+    group_by: list[str]
+    data: list[SpentGroup]
+    total: SpentObject
+    latency_ms: LatencyObject
+
+
 class Health(TypedDict):
     """The process is well."""
 

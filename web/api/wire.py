@@ -4,12 +4,14 @@ Here, and in the routes beside it, a job is called a batch.
 """
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
 from runner.domain.errors import NotFound
 from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, FileId, JobId, decode, encode
 from runner.domain.intake import LineFault
+from runner.domain.latency import Measure, Percentiles
 from runner.domain.pricing import NANO
 from runner.services.files import FileRecord
 from runner.services.job_records import JobRecord, Totals
@@ -21,7 +23,9 @@ from web.api.objects import (
     BatchTimes,
     DeletedFile,
     FileObject,
+    LatencyObject,
     ModelObject,
+    PercentilesObject,
     UsageObject,
 )
 
@@ -137,6 +141,28 @@ def decimal_text(nano: int) -> str:
 def joules(microjoules: int, metered_lines: int) -> float | None:
     """Measured energy; None where no worker could measure any."""
     return microjoules / 1e6 if metered_lines else None
+
+
+def latency_object(latencies: Mapping[Measure, Percentiles]) -> LatencyObject:
+    """Percentiles in milliseconds."""
+    return {
+        "queue": _milliseconds(latencies[Measure.QUEUE]),
+        "first_token": _milliseconds(latencies[Measure.FIRST_TOKEN]),
+        "per_token": _milliseconds(latencies[Measure.PER_TOKEN]),
+        "total": _milliseconds(latencies[Measure.TOTAL]),
+    }
+
+
+def _milliseconds(micros: Percentiles) -> PercentilesObject:
+    return {
+        "p50": _thousandth(micros.p50),
+        "p90": _thousandth(micros.p90),
+        "p99": _thousandth(micros.p99),
+    }
+
+
+def _thousandth(micros: int | None) -> float | None:
+    return None if micros is None else micros / 1000
 
 
 def _times(job: JobRecord) -> BatchTimes:

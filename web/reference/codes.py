@@ -21,6 +21,7 @@ REQUEST_CODES = {
     "model_not_found": "No model of that name is registered.",
     "not_found": "There is no such thing in the caller's project.",
     "part_too_large": "The part of an upload is larger than parts may be.",
+    "pyarrow_missing": "Parquet needs pyarrow, which is not installed here.",
     "request_entity_too_large": "The body is larger than bodies of this route may be.",
     "requested_range_not_satisfiable": "The range lies outside the file.",
     "size_mismatch": "The parts of an upload do not hold as many bytes as were announced.",

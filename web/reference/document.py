@@ -91,7 +91,7 @@ def _operation(method: str, path: str, operation: Operation, doc: str) -> Schema
             *operation.parameters,
         ],
         "responses": {
-            "200": answer_of(operation.answer, summary),
+            "200": answer_of(operation.answer, summary, operation.also),
             **error_answers(statuses, path, operation.answer),
         },
     }

@@ -20,6 +20,7 @@ from web.reference.parameters import (
     PURPOSE,
     RANGE,
     RETRY_COUNT,
+    SPENDING,
     UP_TO_100,
     UP_TO_10000,
 )
@@ -28,6 +29,7 @@ Schema = dict[str, Any]
 
 BYTES, LINES, FIGURES = "application/octet-stream", "application/x-ndjson", "text/plain"
 DOCUMENT = "application/json"
+TABLES = ("text/csv", "application/vnd.apache.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,14 @@ class Operation:
         body: what the request carries: a model, or the schema of a form.
         parameters: of the query and the headers; those of the path are known from the route.
         statuses: beside those that all such routes have.
+        also: media types that a 200 may hold instead.
     """
 
     answer: type | str
     body: type[Body] | Schema | None = None
     parameters: tuple[Schema, ...] = ()
     statuses: tuple[int, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
@@ -80,6 +84,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/models"): Operation(objects.ModelList),
     ("GET", "/v1/models/<path:name>"): Operation(objects.ModelObject),
     ("PATCH", "/api/jobs/<job_id>"): Operation(objects.BatchObject, EditJob),
+    ("GET", "/api/usage"): Operation(objects.SpendingObject, parameters=SPENDING, also=TABLES),
     ("GET", "/api/jobs/<job_id>/report"): Operation(objects.ReportObject),
     ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from runner.services.costs import DIMENSIONS
 from runner.services.files import INPUT_PURPOSE, LONGEST_LIFE, SHORTEST_LIFE
 from web.api.idempotency import KEY_LETTERS
+from web.api.usage import FORMATS
 
 Schema = dict[str, Any]
 
@@ -29,6 +31,26 @@ ORDER = _query(
     "order",
     "By the time of creation: oldest or newest first.",
     {"enum": ["asc", "desc"], "default": "desc"},
+)
+_DAY: Schema = {"type": "string", "format": "date"}
+SPENDING = (
+    _query(
+        "group_by",
+        f"Dimensions with commas between: {', '.join(DIMENSIONS)}.",
+        {"type": "string", "default": "day"},
+    ),
+    _query("from", "The first day, in UTC.", _DAY),
+    _query("to", "The last day, in UTC.", _DAY),
+    _query("model", "Only lines of this model.", {"type": "string"}),
+    _query("key", "Only jobs that this key made.", {"type": "string"}),
+    _query("tag", "Only jobs of this tag.", {"type": "string"}),
+    _query("schedule", "Only jobs of this schedule.", {"type": "string"}),
+    _query("job", "Only this batch.", {"type": "string"}),
+    _query(
+        "format",
+        "JSON, the same groups as a table, or charges as FOCUS 1.2 wants them.",
+        {"enum": list(FORMATS), "default": "json"},
+    ),
 )
 PURPOSE = _query("purpose", "Only files of this purpose.", {"type": "string"})
 RANGE = _header("Range", "One range of bytes, such as bytes=0-99.", {"type": "string"})

@@ -38,9 +38,12 @@ _HEADERS: dict[int, Schema] = {
 }
 
 
-def answer_of(kind: type | str, sentence: str) -> Schema:
+def answer_of(kind: type | str, sentence: str, also: tuple[str, ...] = ()) -> Schema:
     """A success that holds a type of ``web.api.objects``, or bytes of a media type."""
-    return {"description": sentence, "headers": _REQUEST_ID, "content": _content(kind)}
+    content = _content(kind)
+    for media in also:
+        content |= _content(media)
+    return {"description": sentence, "headers": _REQUEST_ID, "content": content}
 
 
 def error_answers(statuses: set[int], path: str, kind: type | str) -> Schema:
