@@ -13,6 +13,7 @@ from runner.db.models import File, Job, Shard
 from runner.domain.states import PENDING_SHARD_STATES, JobState, ShardState
 from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
+from runner.services.alerts import judge_end
 from runner.services.contents import ERROR, OUTPUT, ViewSize, index_view
 from runner.services.files import OUTPUT_PURPOSE
 from runner.services.job_accounts import freeze_account
@@ -94,6 +95,7 @@ def close_job(session: Session, job_id: UUID) -> bool:
     freeze_account(session, job_id)
     roll_up(session, job_id)
     settle_estimate(session, job, Totals(**totals))
+    judge_end(session, job)
     announce_end(session, job, state)
     hit(FailPoint.CLOSE_BEFORE_COMMIT)
     return True

@@ -211,6 +211,12 @@ def names_of(session: Session, file_ids: Iterable[UUID]) -> dict[UUID, str]:
     return {row.id: row.filename for row in session.execute(query)}
 
 
+def names_of_inputs(session: Session, job_ids: Iterable[UUID]) -> dict[UUID, str]:
+    """The names of the input files of jobs, by job."""
+    query = select(Job.id, File.filename).join(File, File.id == Job.input_file_id)
+    return {row.id: row.filename for row in session.execute(query.where(Job.id.in_(list(job_ids))))}
+
+
 def delete_file(session: Session, project_id: ProjectId, file_id: UUID) -> None:
     """Hide a file at once; its bytes go once no live job needs them."""
     row = visible_file(session, project_id, file_id)

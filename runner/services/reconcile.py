@@ -22,6 +22,7 @@ from runner.db.session import OUTAGES, SessionFactory
 from runner.domain.states import JobState, ShardState
 from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
+from runner.services.alerts import raise_alerts
 from runner.services.budget_alerts import tell_of_spending
 from runner.services.budgets import resume_within_budgets
 from runner.services.closing import close_if_drained
@@ -113,6 +114,7 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
     yield ring_for_runs
     yield roll_up_live
     yield renew_estimates
+    yield raise_alerts
 
 
 def keep_house(sessions: SessionFactory) -> None:

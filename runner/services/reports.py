@@ -6,6 +6,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from runner.domain.ids import ProjectId
+from runner.services.alerts import AlertRecord, alerts_of
 from runner.services.job_accounts import Account, Waste, job_account, job_waste
 from runner.services.job_records import JobRecord
 from runner.services.jobs import get_job
@@ -18,6 +19,7 @@ class JobReport:
     job: JobRecord
     account: Account
     waste: Waste
+    alerts: tuple[AlertRecord, ...]
 
     @property
     def margin_nano(self) -> int:
@@ -28,4 +30,9 @@ class JobReport:
 def job_report(session: Session, project_id: ProjectId, job_id: UUID) -> JobReport:
     """The report of a job of the project, also while it runs."""
     job = get_job(session, project_id, job_id)
-    return JobReport(job, job_account(session, job_id), job_waste(session, job_id))
+    return JobReport(
+        job,
+        job_account(session, job_id),
+        job_waste(session, job_id),
+        tuple(alerts_of(session, [job_id]).get(job_id, ())),
+    )

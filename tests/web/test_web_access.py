@@ -29,6 +29,8 @@ SIGNED_IN = {
     ("GET", "/"): 200,
     ("GET", "/live"): 200,
     ("POST", "/jobs"): 303,
+    ("GET", "/costs"): 200,
+    ("GET", "/costs/export"): 200,
     ("GET", "/jobs/<job_id>"): 404,
     ("GET", "/jobs/<job_id>/live"): 404,
     ("POST", "/jobs/<job_id>/cancel"): 404,

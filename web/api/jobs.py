@@ -17,6 +17,7 @@ from web.api.wire import (
     joules,
     latency_object,
     read_batch_id,
+    seconds,
     usage_object,
 )
 from web.auth import current_caller
@@ -140,4 +141,8 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
             for use in account.lanes
         ],
         "truncated": {"lines": account.truncated_lines, "tokens": account.truncated_tokens},
+        "alerts": [
+            {"kind": told.kind, "message": told.message, "created_at": seconds(told.created_at)}
+            for told in report.alerts
+        ],
     }

@@ -272,6 +272,14 @@ class TruncatedObject(TypedDict):
     tokens: Count
 
 
+class AlertObject(TypedDict):
+    """A promise of the batch that will not be kept, as it was told."""
+
+    kind: Literal["deadline", "latency"]
+    message: str
+    created_at: UnixSeconds
+
+
 class ReportObject(TypedDict):
     """The true account of a job, also while it runs."""
 
@@ -290,6 +298,7 @@ class ReportObject(TypedDict):
     recomputed_tokens: Count
     lanes: list[LaneObject]
     truncated: TruncatedObject
+    alerts: list[AlertObject]
 
 
 class SpentObject(TypedDict):

@@ -11,7 +11,7 @@ from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JOB_PREFIX, JobId, decode, encode
 from runner.domain.lines import ENDPOINTS
 from runner.domain.windows import DEFAULT_WINDOW
-from runner.services import contents, files, jobs, line_errors, pausing, reports
+from runner.services import alerts, contents, files, jobs, line_errors, pausing, reports
 from runner.services.files import FileRecord
 from runner.services.job_records import JobRecord
 from runner.services.jobs import NewJob
@@ -146,9 +146,16 @@ def _page() -> dict[str, Any]:
     cursor = None if after is None else read_job_id(after)
     page = jobs.list_jobs(current_session(), project_id, cursor, _PAGE_JOBS)
     names = files.names_of(current_session(), {job.input_file_id for job in page.items})
+    risks = alerts.alerts_of(current_session(), [job.id for job in page.items])
     is_live = any(not job.state.is_terminal for job in page.items)
     poll = next_poll(hashlib.sha256(" ".join(map(_look, page.items)).encode()).hexdigest()[:16])
-    return {"page": page, "names": names, "after": after, "poll": poll if is_live else None}
+    return {
+        "page": page,
+        "names": names,
+        "alerts": risks,
+        "after": after,
+        "poll": poll if is_live else None,
+    }
 
 
 def _shown(job: JobRecord) -> dict[str, Any]:
