@@ -155,6 +155,13 @@ def show(
             ("lane", "lines", "why not faster"),
             [(use.lane.name, use.lines, escape(use.lane.reason)) for use in report.account.lanes],
         )
+    for told in report.alerts:
+        typer.echo(f"Alert: {told.message}")
+    if report.waste.attempts:
+        typer.echo(
+            f"{report.waste.attempts:,} attempts came to nothing, "
+            f"{report.waste.device_us / 1e6:,.1f} s of device time."
+        )
     if report.account.truncated_lines:
         typer.echo(
             f"{report.account.truncated_lines:,} prompts were shortened, "
@@ -290,6 +297,7 @@ def show_job(job: JobRecord, as_json: bool) -> None:
         ("tokens out", totals.output_tokens),
         ("billed", money(totals.billed_nano, 9)),
         ("cost to run", money(totals.run_cost_nano, 9)),
+        ("margin", money(totals.billed_nano - totals.run_cost_nano, 9)),
     ]
     print_table(("", ""), rows)
     show_faults(job)

@@ -149,14 +149,14 @@ def _needs(session: Session, model_id: UUID | None) -> list[Need]:
         .where(Job.state == JobState.IN_PROGRESS, Job.model_id == model_id, Job.paused_at.is_(None))
         .order_by(Job.priority.desc(), Job.expires_at, Job.id)
     )
-    usual = _pace(session, UsageDay.model_id == model_id, 1)
-    return [_need(session, row, usual) for row in session.execute(query)]
+    rows = session.execute(query).all()
+    own = {row.id: _pace(session, UsageDay.job_id == row.id, _ENOUGH_OF_ITS_OWN) for row in rows}
+    usual = _pace(session, UsageDay.model_id == model_id, 1) if None in own.values() else None
+    return [_need(row, usual if own[row.id] is None else own[row.id]) for row in rows]
 
 
-def _need(session: Session, row: Row[UUID, UUID, int, float], usual: float | None) -> Need:
+def _need(row: Row[UUID, UUID, int, float], pace: float | None) -> Need:
     job_id, project_id, lines, seconds_left = row
-    own = _pace(session, UsageDay.job_id == job_id, _ENOUGH_OF_ITS_OWN)
-    pace = usual if own is None else own
     seconds = None if pace is None else pace * int(lines)
     return Need(job_id, project_id, int(lines), seconds, float(seconds_left))
 

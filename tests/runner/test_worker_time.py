@@ -33,14 +33,15 @@ def accounts(workshop: Workshop) -> list[WorkerAccount]:
 def test_shares_idle_load_and_waste_are_the_wall_time(
     make_workshop: MakeWorkshop, start_worker: StartWorker
 ) -> None:
-    workshop = make_workshop("stub:?rows=16&step_ms=10", shard_lines=8)
+    workshop = make_workshop("stub:?rows=16&step_ms=30", shard_lines=8)
     bad = make_item("bad", max_tokens="many")
-    job_id = workshop.make_job([*make_items(150), bad])
+    job_id = workshop.make_job([*make_items(64), bad])
     other = workshop.make_job(make_items(2_000))
     live = start_worker(workshop)
     finish(workshop, job_id)
+    wait_until(lambda: settled(workshop, other) > 0)
     workshop.cancel(other)
-    wait_until(lambda: workshop.worker(live.id).state != "starting")
+    finish(workshop, other)
     live.stop()
     (account,) = accounts(workshop)
     assert account.state == "ended"
@@ -56,7 +57,7 @@ def test_shares_idle_load_and_waste_are_the_wall_time(
 def test_a_cancelled_line_s_device_time_is_the_waste_of_its_job(
     make_workshop: MakeWorkshop, start_worker: StartWorker
 ) -> None:
-    workshop = make_workshop("stub:?rows=4&step_ms=700", shard_lines=4)
+    workshop = make_workshop("stub:?rows=4&step_ms=50", shard_lines=4)
     job_id = workshop.make_job(make_items(60))
     live = start_worker(workshop)
     wait_until(lambda: settled(workshop, job_id) > 0)
@@ -165,4 +166,4 @@ def test_a_line_gets_its_share_of_what_was_measured(package: Callable[[int], Pat
     log.sample()
     whole = log._samples[1].at_us - log._samples[0].at_us  # noqa: SLF001
     assert log.share_of(whole, whole) == 800
-    assert log.share_of(whole // 2, 10**9) == pytest.approx(400, abs=2)
+    assert log.share_of(whole // 2, 10**9) == pytest.approx(400, abs=10)
