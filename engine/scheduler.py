@@ -178,7 +178,8 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan) -> None:
         """Plan the running requests, decodes first."""
         # Decodes cost one token each and end soonest, so no prefill may starve them.
-        for request in sorted(self.running, key=lambda r: r.num_uncomputed_tokens > 1):
+        order = sorted(self.running, key=lambda r: (r.num_uncomputed_tokens > 1, -r.priority))
+        for request in order:
             if plan.budget <= 0:
                 break
             if request.status is RequestStatus.RUNNING:  # else preempted for one before it
@@ -225,13 +226,18 @@ class Scheduler:
         self._blocks.release(request)
 
     def _admit(self, plan: StepPlan, now_us: int) -> None:
-        """Start waiting requests while tokens, rows and blocks last."""
-        if not self._waiting or len(self.running) >= self._config.max_num_seqs:
-            return
+        """Start waiting requests while tokens, rows and blocks last; urgent ones make their own."""
         held: list[tuple[int, int, int, Request]] = []
-        forecast = Forecast(self.running, self._blocks, self.lengths)
-        while self._waiting and plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
+        forecast: Forecast | None = None
+        while self._waiting:
             request = self._waiting[0][-1]
+            if plan.budget <= 0 or len(self.running) >= self._config.max_num_seqs:
+                if not self._displace(request, plan):
+                    break
+                forecast = None
+                continue
+            if forecast is None:
+                forecast = Forecast(self.running, self._blocks, self.lengths)
             prefix = self._blocks.cached_prefix(request)
             if self._has_leader(request, len(prefix)):
                 held.append(heapq.heappop(self._waiting))
@@ -239,6 +245,9 @@ class Scheduler:
                     break
                 continue
             fits = forecast.allows(request, prefix, reserve=self._watermark_blocks)
+            if not fits and self._displace(request, plan):
+                forecast = None
+                continue
             if not fits or self._overruns(request, plan):
                 break
             heapq.heappop(self._waiting)
@@ -249,6 +258,19 @@ class Scheduler:
             plan.add(request, num_tokens)
         for entry in held:
             heapq.heappush(self._waiting, entry)
+
+    def _displace(self, request: Request, plan: StepPlan) -> bool:
+        """Send the least of those running back to the queue for a more urgent request, if any is.
+
+        It is computed again later, as far as its blocks are not found in the cache then.
+        """
+        if not self.running:
+            return False
+        victim = min(self.running, key=self._worth)
+        if victim.priority >= request.priority:
+            return False
+        self._preempt(victim, plan)
+        return True
 
     def _overruns(self, request: Request, plan: StepPlan) -> bool:
         """Whether a prompt that can't be cut would lengthen a step that has begun another one."""

@@ -92,7 +92,7 @@ class StubBackend:
         """Give every running choice its next word."""
         started = self._left or time.perf_counter_ns()
         while self._waiting and len(self._running) < self.rows:
-            key = next(iter(self._waiting))
+            key = max(self._waiting, key=lambda key: self._waiting[key].task.lease.priority)
             self._start(self._waiting.pop(key))
         if self._step_seconds:
             time.sleep(self._step_seconds)
@@ -128,7 +128,7 @@ class StubBackend:
         return len(self._waiting) + len(self._running)
 
     def expect_more(self, more: bool) -> None:
-        """No matter here: tasks run in the order they came."""
+        """No matter here: tasks run by priority, then in the order they came."""
 
     def record(self) -> Recording:
         """Refused: there is no model whose operations could be shown."""

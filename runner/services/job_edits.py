@@ -32,7 +32,7 @@ class JobChange:
 
 
 def edit_job(session: Session, project_id: ProjectId, job_id: UUID, change: JobChange) -> JobRecord:
-    """Change a job that is queued or runs; lines in an engine go on, with their new priority.
+    """Change a job that is queued or runs; shards that a worker has begun go on as they were.
 
     The deadline moves with ``start_after``: the window begins at the later of creation and start.
     """

@@ -27,13 +27,17 @@ _SUSPECT_PATIENCE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a worker asks for. ``holds`` tells whether it has leases already."""
+    """What a worker asks for. ``holds`` tells whether it has leases already.
+
+    With ``above`` it wants lines of a higher priority than that only.
+    """
 
     worker_id: WorkerId
     model_id: ModelId
     shards: int
     lease_seconds: float
     holds: bool
+    above: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Standing:
     live: frozenset[ShardKey]
     ended: frozenset[ShardKey]  # live, but their job was cancelled or has expired
     paused: frozenset[ShardKey]  # live, but somebody paused their job
+    priorities: Mapping[ShardKey, int]  # of all that is live, as their jobs have them now
     urgent_above: int | None  # work of a higher priority than this waits: give back what can be
     suspect_waits: bool  # take no more until all is finished, then the suspect alone
     drain: bool
@@ -70,7 +75,7 @@ def claim_shards(session: Session, claim: Claim) -> list[Lease]:
             alone = _take(session, claim, job.id, _Wanted(1, suspect=True), payers)
             if alone:  # else another worker has just taken it
                 return alone
-    queue = turns(session, claim.model_id)
+    queue = turns(session, claim.model_id, above=claim.above)
     wanted = Counter(queue.hand_out(claim.shards))
     leases: list[Lease] = []
     for job_id, shards in wanted.items():
@@ -166,6 +171,7 @@ def look_at_leases(session: Session, worker_id: WorkerId, model_id: ModelId) -> 
         ended=frozenset(key for key, row in keys.items() if row.state != JobState.IN_PROGRESS),
         # A budget's stop waits for what is leased: the money for it is there.
         paused=frozenset(key for key, row in keys.items() if row.pause_reason == PauseReason.USER),
+        priorities={key: row.priority for key, row in keys.items()},
         urgent_above=lowest if _waits_above(session, model_id, lowest) else None,
         suspect_waits=_suspect_waits(session, model_id),
         drain=worker_state == "draining",

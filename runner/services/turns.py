@@ -18,9 +18,11 @@ _HALVED_EVERY_SECONDS = 60.0
 _FORGOTTEN_AFTER = timedelta(hours=1)
 
 
-def turns(session: Session, model_id: ModelId, suspect: bool = False) -> Turns:
+def turns(
+    session: Session, model_id: ModelId, suspect: bool = False, above: int | None = None
+) -> Turns:
     """The turns of the jobs that have shards of a model to lease now."""
-    jobs = waiting_jobs(session, model_id, suspect)
+    jobs = waiting_jobs(session, model_id, suspect, above)
     return Turns(jobs, served_since(session, list({job.project_id for job in jobs})))
 
 

@@ -71,8 +71,9 @@ class EngineWorker:
         self._thread("engine-worker", self._run)
 
     def wake(self) -> None:
-        """There may be work (a doorbell)."""
+        """There may be work (a doorbell), and it may be more urgent than what is in hand."""
         self._wake.set()
+        self._look.set()
 
     def look(self) -> None:
         """Leases may have been revoked (a doorbell)."""

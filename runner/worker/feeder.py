@@ -30,11 +30,18 @@ class Feeder:
         self._backend = backend
         self._loop = loop
         self._hold_for_suspect = False
+        self._urgent_above: int | None = None
         self._patience = Patience("Leasing", "lease_failed")
 
     def wait_for_suspect(self, waits: bool) -> None:
         """While a suspect shard waits too long, take nothing until all in hand is finished."""
         self._hold_for_suspect = waits
+
+    def hurry(self, above: int | None) -> None:
+        """Work of a higher priority than this waits: take it, whatever is in hand of others."""
+        self._urgent_above = above
+        if above is not None:
+            self._context.wake.set()
 
     def run(self) -> None:
         """The loop; it ends when the worker drains."""
@@ -53,7 +60,9 @@ class Feeder:
 
     def _claim(self) -> list[Lease]:
         context = self._context
-        room = _AHEAD * self._backend.rows - context.book.lines
+        above = self._urgent_above
+        lines = context.book.lines if above is None else context.book.lines_above(above)
+        room = _AHEAD * self._backend.rows - lines
         holds = bool(context.book.keys())
         if holds and (self._hold_for_suspect or context.book.has_suspect):
             return []
@@ -66,6 +75,7 @@ class Feeder:
             shards=max(1, room // shard_lines),
             lease_seconds=context.settings.lease_seconds,
             holds=holds,
+            above=above if holds else None,
         )
         with context.sessions.begin() as session:
             leases = claim_shards(session, claim)

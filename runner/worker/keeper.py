@@ -97,13 +97,15 @@ class Keeper:
         self._let_go(in_hand & standing.ended, release=True)
         # A begun lease has work in it that nobody should pay for twice.
         self._loop.wind_up(context.book.wind_up(in_hand & standing.paused))
+        self._loop.revoke(context.book.reprioritise(standing.priorities), release=True)
         self._make_way(standing)
         self._feeder.wait_for_suspect(standing.suspect_waits)
         if standing.drain:
             self._drain("asked to drain")
 
     def _make_way(self, standing: Standing) -> None:
-        """Give back what has not begun when more urgent work waits."""
+        """Give back what has not begun when more urgent work waits, and have that taken."""
+        self._feeder.hurry(standing.urgent_above)
         if standing.urgent_above is not None:
             unstarted = self._context.book.drop_unstarted(standing.urgent_above)
             self._loop.revoke(unstarted, release=True)

@@ -1,8 +1,8 @@
 """Which leases this worker holds, and how much of each is left: shared by its threads."""
 
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from runner.domain.leases import Lease, ShardKey
 
@@ -68,6 +68,27 @@ class LeaseBook:
             for key in keys:
                 del self._held[key]
             return keys
+
+    def reprioritise(self, priorities: Mapping[ShardKey, int]) -> set[ShardKey]:
+        """Note the present priorities of jobs. Leases that have not begun and whose priority has
+        changed are dropped and returned, to be leased anew with the new one."""
+        with self._lock:
+            dropped = set()
+            for key, priority in priorities.items():
+                held = self._held.get(key)
+                if held is None or held.lease.priority == priority:
+                    continue
+                if held.started:
+                    held.lease = replace(held.lease, priority=priority)
+                else:
+                    del self._held[key]
+                    dropped.add(key)
+            return dropped
+
+    def lines_above(self, priority: int) -> int:
+        """Lines in hand of a higher priority that have no result yet."""
+        with self._lock:
+            return sum(held.left for held in self._held.values() if held.lease.priority > priority)
 
     def keys(self) -> set[ShardKey]:
         """The leases in hand."""

@@ -226,7 +226,7 @@ class StepLoop:
     def _admit(self) -> None:
         """Move waiting tasks into the backend while it looks no further ahead than it should."""
         most = max(1, int(self._backend.rows * _LOOK_AHEAD))
-        while self._waiting and not self._holding and self._backend.unfinished < most:
+        while self._waiting and not self._holding and self._may_enter(most):
             *_, task = heapq.heappop(self._waiting)
             if not self._book.start(task.lease.key):
                 continue
@@ -237,6 +237,16 @@ class StepLoop:
                 self._ended.put(Outcome(task, refusal, LineMetrics()))
             else:
                 self._inside[task.key] = task
+
+    def _may_enter(self, most: int) -> bool:
+        """Whether the next task may: there is room, or it is more urgent than one that is in."""
+        unfinished = self._backend.unfinished
+        if unfinished < most:
+            return True
+        if unfinished >= most + self._backend.rows:
+            return False
+        urgency = -self._waiting[0][0]
+        return any(task.lease.priority < urgency for task in self._inside.values())
 
 
 def _output_limit(task: Task) -> int:

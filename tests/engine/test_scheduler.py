@@ -14,7 +14,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
 
 BLOCK = 4
-FINISHED = RequestStatus.FINISHED
+FINISHED, RUNNING, WAITING = RequestStatus.FINISHED, RequestStatus.RUNNING, RequestStatus.WAITING
 
 
 class Bench:
@@ -99,6 +99,45 @@ def test_higher_priority_starts_first_and_equals_in_order_of_arrival() -> None:
     while bench.scheduler.num_waiting:
         order += [request.request_id for request in bench.step().requests]
     assert order == ["urgent", "a", "b", "c"]
+
+
+def test_an_urgent_request_takes_the_row_of_a_less_urgent_one_and_the_least_computed() -> None:
+    bench = Bench(max_num_seqs=2)
+    old, young = (bench.add(name, distinct(place, 9), 50) for name, place in (("o", 1), ("y", 99)))
+    bench.step()
+    bench.scheduler.remove(young)
+    young = bench.add("young", distinct(60, 5), 50)
+    bench.step()
+    urgent = bench.add("urgent", distinct(30, 3), 2, priority=1)
+    assert "urgent" in bench.planned(bench.step())
+    assert (old.status, young.status) == (RUNNING, WAITING)
+    equal = bench.add("equal", distinct(200, 3), 2, priority=0)
+    bench.step()
+    assert urgent.status is FINISHED
+    assert equal.status is WAITING  # nobody gives way to an equal
+    bench.step()
+    assert young.status is RUNNING
+    assert young.num_preemptions == 1
+
+
+def test_an_urgent_request_gets_the_blocks_and_the_tokens_of_less_urgent_ones() -> None:
+    bench = Bench(num_blocks=4, max_num_seqs=8, max_num_batched_tokens=16)
+    low = bench.add("low", distinct(0, 3 * BLOCK), 3)
+    bench.step()
+    urgent = bench.add("urgent", distinct(100, 3 * BLOCK), 2, priority=1)
+    while urgent.num_output_tokens == 0:
+        assert "urgent" in bench.planned(bench.step())
+    assert low.num_preemptions == 1
+    assert bench.order_of_ends() == ["urgent", "low"]
+
+
+def test_a_prefill_that_is_urgent_goes_before_another() -> None:
+    bench = Bench(max_num_batched_tokens=8, long_prefill_tokens=8)
+    low, high = bench.add("low", distinct(0, 24)), bench.add("high", distinct(50, 24), priority=1)
+    bench.step()
+    while high.num_uncomputed_tokens > 1 and not high.num_output_tokens:
+        bench.step()
+    assert low.num_computed_tokens == 0
 
 
 def test_longest_outputs_start_first_at_the_tail_and_only_there() -> None:

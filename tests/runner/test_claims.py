@@ -201,6 +201,7 @@ def test_a_look_tells_what_is_live_and_what_has_ended(workshop: Workshop) -> Non
         live=frozenset(held.values()),
         ended=frozenset(),
         paused=frozenset(),
+        priorities=dict.fromkeys(held.values(), 0),
         urgent_above=None,
         suspect_waits=False,
         drain=False,

@@ -85,6 +85,19 @@ def test_tasks_run_by_priority_then_arrival(bench: Bench) -> None:
     assert priorities == [5, 5, 0, 0, 0]
 
 
+def test_an_urgent_task_enters_a_full_backend(bench: Bench) -> None:
+    _, low = bench.lease(0, 9)
+    _, high = bench.lease(1, 9, priority=5)
+    bench.loop.submit(low)
+    bench.thread.start()
+    bench.next()  # two of them run, another waits in the backend
+    bench.loop.submit(high)
+    urgent = [bench.next() for _ in range(8)]
+    levels = [outcome.task.lease.priority for outcome in urgent if isinstance(outcome, Outcome)]
+    assert levels.count(5) >= 5
+    assert 0 in {task.lease.priority for task in low}
+
+
 def test_once_no_more_will_come_the_longest_lines_go_first(bench: Bench) -> None:
     lease, _ = bench.lease(0, 5)
     limits = {0: 3, 1: 9, 2: 5, 3: None, 4: 9}
