@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from celery import Celery
@@ -17,6 +17,7 @@ from runner.db.session import PATIENCE_SECONDS, SessionFactory, create_session_f
 from runner.domain.errors import RunnerError, StorageFull
 from runner.doorbell import connect_doorbell
 from runner.embedded import EmbeddedError, ServiceUrls, database_answers, free_room, recorded
+from runner.inference.counters import Counters
 from runner.ringer import Ringer
 
 
@@ -37,6 +38,8 @@ class Runtime:
     ringer: Ringer
     keeps_data: bool
     """Whether the database lies in this installation's own data directory, on this host."""
+    counters: Counters = field(default_factory=Counters)
+    """The tokenizers of models, each opened when it is first asked for."""
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:

@@ -15,7 +15,6 @@ from runner.caretaker import Caretaker
 from runner.config import load_settings
 from runner.domain.errors import StorageFull
 from runner.doorbell import Bell, Ring
-from runner.inference.counters import Counters
 from runner.log import configure_logging
 from runner.runtime import Runtime, open_runtime
 from runner.services.closing import close_job
@@ -46,10 +45,7 @@ def create_app(runtime: Runtime) -> Celery:
 
 def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
     caretaker = Caretaker(
-        runtime.settings,
-        runtime.sessions,
-        runtime.lone_sessions(),
-        partial(_answer, runtime, Counters()),
+        runtime.settings, runtime.sessions, runtime.lone_sessions(), partial(_answer, runtime)
     )
     app.caretaker = caretaker
 
@@ -78,7 +74,7 @@ def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
         keep_house(runtime.sessions)
 
 
-def _answer(runtime: Runtime, counters: Counters, ring: Ring) -> None:
+def _answer(runtime: Runtime, ring: Ring) -> None:
     """Do what a ring for CPU workers asks for."""
     if ring.bell is Bell.INGEST and ring.job_id is not None:
         try:
@@ -88,7 +84,7 @@ def _answer(runtime: Runtime, counters: Counters, ring: Ring) -> None:
             return
         run_ingest(runtime.sessions, runtime.settings, ring.job_id)
     elif ring.bell is Bell.COUNT and ring.job_id is not None:
-        run_count(runtime.sessions, runtime.settings, counters.open, ring.job_id)
+        run_count(runtime.sessions, runtime.settings, runtime.counters.open, ring.job_id)
     elif ring.bell is Bell.FINALISE and ring.job_id is not None:
         with runtime.sessions.begin() as session:
             close_job(session, ring.job_id)

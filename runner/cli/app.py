@@ -5,7 +5,19 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from runner.cli import bench, costs, demo, job_edits, jobs, keys, lifecycle, models, profile, run
+from runner.cli import (
+    bench,
+    costs,
+    demo,
+    estimate,
+    job_edits,
+    jobs,
+    keys,
+    lifecycle,
+    models,
+    profile,
+    run,
+)
 from runner.cli.console import ExitCode
 
 app = typer.Typer(
@@ -18,6 +30,7 @@ app = typer.Typer(
 lifecycle.register(app)
 jobs.register(app)
 jobs.app.command()(job_edits.edit)
+app.command()(estimate.estimate)
 app.command()(run.run)
 app.command()(profile.profile)
 app.add_typer(keys.app, name="keys")

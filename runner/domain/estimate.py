@@ -67,6 +67,19 @@ class Volume:
     unbounded_lines: int = 0
     unbounded_output: int = 0
 
+    def plus(self, other: "Volume") -> "Volume":
+        """Both together; exact only if both are."""
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in Volume.__slots__
+            if name not in ("longest", "is_exact")
+        }
+        return Volume(
+            longest=max(self.longest, other.longest),
+            is_exact=self.is_exact and other.is_exact,
+            **sums,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:

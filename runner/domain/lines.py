@@ -158,6 +158,15 @@ def _sound_line(data: bytes, endpoint: str, defaults: Defaults) -> ParsedLine:
     return ParsedLine(line.custom_id, head.model, prompt, size)
 
 
+def url_of(data: bytes) -> str | None:
+    """The endpoint that a line is for, if it can be read and names one of ours."""
+    try:
+        url = msgspec.json.decode(data, type=dict[str, Any]).get("url")
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return url if isinstance(url, str) and url in ENDPOINTS else None
+
+
 def _custom_id_of(data: bytes) -> str | None:
     """The custom id of a line that is refused, where it has one that could be accepted."""
     try:

@@ -69,6 +69,11 @@ class Sketch:
             self.bounded_lines += 1
             self.bounded_output += line.output
 
+    def without(self, part: "Sketch") -> "Sketch":
+        """What is left of these lines without a part of them."""
+        names = Sketch.__slots__
+        return Sketch(**{name: getattr(self, name) - getattr(part, name) for name in names})
+
     def scaled(self, part: int, whole: int) -> "Sketch":
         """The sketch of a whole of which ``part`` was sketched, rounded up."""
         if part >= whole or part == 0:

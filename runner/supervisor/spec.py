@@ -1,5 +1,6 @@
 """What ``up`` runs: the table of child processes, as data."""
 
+import os
 import secrets
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ _CPU_GRACE_SECONDS = 30.0
 _BEAT_GRACE_SECONDS = 5.0
 # OpenMP threads that wait by spinning for long take the cores from the database they wait for.
 _SHORT_SPIN = {"GOMP_SPINCOUNT": "10000"}
+_CPU_PROCESSES = 2  # of the pool that reads, counts and closes
 # Beyond the engine's own grace: the time to hand back its leases and to free its memory.
 _HAND_BACK_SECONDS = 10.0
 
@@ -62,6 +64,9 @@ def process_table(
 ) -> tuple[ProcessSpec, ...]:
     """Every child of ``up`` for these services, in the order in which they are started."""
     env = child_environment(settings, urls.database_url, urls.broker_url)
+    # Two processes count at once; tokenizers would take a thread for each core in each of them.
+    threads = max(1, (os.cpu_count() or 1) // _CPU_PROCESSES)
+    counting = {**env, "RAYON_NUM_THREADS": str(threads)}
     engines = tuple(
         ProcessSpec(
             f"engine-{number}",
@@ -73,9 +78,9 @@ def process_table(
         for number in range(1, options.workers + 1)
     )
     return (
-        ProcessSpec("web", Role.WEB, _web_command(options), env, _WEB_GRACE_SECONDS + 5.0),
+        ProcessSpec("web", Role.WEB, _web_command(options), counting, _WEB_GRACE_SECONDS + 5.0),
         ProcessSpec("beat", Role.BEAT, _beat_command(settings.data_dir), env, _BEAT_GRACE_SECONDS),
-        ProcessSpec("cpu", Role.CPU, _cpu_command(), env, _CPU_GRACE_SECONDS),
+        ProcessSpec("cpu", Role.CPU, _cpu_command(), counting, _CPU_GRACE_SECONDS),
         *engines,
     )
 
@@ -109,7 +114,8 @@ def _beat_command(data_dir: Path) -> tuple[str, ...]:
 
 
 def _cpu_command() -> tuple[str, ...]:
-    return (*_celery(), "worker", "--pool", "prefork", "--concurrency", "2", *_worker("cpu"))
+    pool = ("--pool", "prefork", "--concurrency", str(_CPU_PROCESSES))
+    return (*_celery(), "worker", *pool, *_worker("cpu"))
 
 
 def _engine_command(model: str | None) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from visitor import Visitor
 from werkzeug.test import TestResponse
+from wire_lines import chat
 
 from runner.runtime import Runtime
 from runner.services import keys
@@ -61,6 +62,7 @@ KEYED = {
     ("GET", "/v1/models/<path:name>"): 200,
     ("PATCH", "/api/jobs/<job_id>"): 404,
     ("GET", "/api/usage"): 200,
+    ("POST", "/api/estimate"): 200,
     ("GET", "/api/jobs/<job_id>/report"): 404,
     ("GET", "/api/jobs/<job_id>/output"): 404,
     ("GET", "/api/jobs/<job_id>/errors"): 404,
@@ -132,6 +134,11 @@ def call(client: FlaskClient, owned: dict[str, str], form: Callable[..., dict[st
             }
         elif route == ("POST", "/v1/files"):
             sent = form(("purpose", "batch"), ("file", b"{}", "a.jsonl"))
+        elif route == ("POST", "/api/estimate"):
+            sent = {
+                "data": chat(),
+                "content_type": "application/x-ndjson",
+            }
         elif route == ("POST", "/v1/uploads"):
             sent["json"] = UPLOAD
         elif route[1].endswith("/parts"):

@@ -136,7 +136,7 @@ def _new_job(body: CreateBatch) -> NewJob:
         run_hours=body.run_hours,
         on_invalid=body.on_invalid,
         output_expires_seconds=None if expiry is None else expiry.seconds,
-        defaults=None if body.defaults is None else _json(body.defaults),
+        defaults=None if body.defaults is None else defaults_bytes(body.defaults),
         tags=tuple(body.tags),
         p99_bound_ms=body.p99_ms,
         idempotency_key=read_idempotency_key(),
@@ -144,7 +144,7 @@ def _new_job(body: CreateBatch) -> NewJob:
     )
 
 
-def _json(value: dict[str, Any]) -> bytes:
+def defaults_bytes(value: dict[str, Any]) -> bytes:
     """The block as it is kept."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -9,23 +9,30 @@ from datetime import datetime
 from uuid import UUID
 
 from runner.domain.errors import NotFound
+from runner.domain.estimate import Estimate, Range
 from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, FileId, JobId, decode, encode
 from runner.domain.intake import LineFault
 from runner.domain.latency import Measure, Percentiles
 from runner.domain.pricing import NANO
+from runner.services.estimate_records import Actual, EstimateRecord
 from runner.services.files import FileRecord
 from runner.services.job_records import JobRecord, Totals
 from runner.services.models import ModelRecord
 from web.api.objects import (
+    ActualObject,
+    AmountRange,
     BatchError,
     BatchErrors,
+    BatchEstimate,
     BatchObject,
     BatchTimes,
     DeletedFile,
+    EstimateObject,
     FileObject,
     LatencyObject,
     ModelObject,
     PercentilesObject,
+    SecondsRange,
     UsageObject,
 )
 
@@ -113,12 +120,83 @@ def batch_object(job: JobRecord) -> BatchObject:
         "phase": job.phase,
         "phase_reason": job.phase_reason,
         "queue_position": job.queue_position,
+        "estimate": None if job.estimate is None else batch_estimate(job.estimate),
         "cost": {
             "currency": CURRENCY,
             "billed": decimal_text(job.totals.billed_nano),
             "run": decimal_text(job.totals.run_cost_nano),
         },
     }
+
+
+def estimate_object(told: Estimate) -> EstimateObject:
+    """What lines are expected to take."""
+    ends_at = None
+    if told.made_at is not None and told.wait_us is not None:
+        ends_at = seconds(told.made_at) + -(-told.wait_us.likely // 1_000_000)
+    return {
+        "lines": told.lines,
+        "input_tokens": told.input_tokens,
+        "input_tokens_most": told.input_most,
+        "is_exact": told.is_exact,
+        "cached_tokens": told.cached_tokens,
+        "longest_prompt": told.longest,
+        "output_tokens": {
+            "low": told.output.low,
+            "likely": told.output.likely,
+            "high": told.output.high,
+        },
+        "output_tokens_most": told.output_most,
+        "basis": told.basis.value,
+        "history_lines": told.history_lines,
+        "currency": CURRENCY,
+        "billed": _amounts(told.billed),
+        "billed_most": decimal_text(told.billed_most),
+        "run": None if told.run is None else _amounts(told.run),
+        "device_seconds": _seconds_range(told.device_us),
+        "seconds_to_end": _seconds_range(told.wait_us),
+        "ends_at": ends_at,
+        "made_at": _moment(told.made_at),
+    }
+
+
+def batch_estimate(record: EstimateRecord) -> BatchEstimate:
+    """The estimates of a job, and what it took."""
+    return {
+        "given": estimate_object(record.given),
+        "newest": None if record.newest is None else estimate_object(record.newest),
+        "actual": None if record.actual is None else _actual(record.actual),
+        "is_counted": record.is_counted,
+        "too_long_lines": record.too_long,
+        "refused_lines": record.refused,
+    }
+
+
+def _actual(actual: Actual) -> ActualObject:
+    return {
+        "lines": actual.lines,
+        "input_tokens": actual.input_tokens,
+        "cached_tokens": actual.cached_tokens,
+        "output_tokens": actual.output_tokens,
+        "billed": decimal_text(actual.billed_nano),
+        "run": decimal_text(actual.run_cost_nano),
+        "device_seconds": actual.device_us / 1e6,
+        "run_seconds": None if actual.run_us is None else actual.run_us / 1e6,
+    }
+
+
+def _amounts(nano: Range) -> AmountRange:
+    return {
+        "low": decimal_text(nano.low),
+        "likely": decimal_text(nano.likely),
+        "high": decimal_text(nano.high),
+    }
+
+
+def _seconds_range(micros: Range | None) -> SecondsRange | None:
+    if micros is None:
+        return None
+    return {"low": micros.low / 1e6, "likely": micros.likely / 1e6, "high": micros.high / 1e6}
 
 
 def usage_object(totals: Totals) -> UsageObject:
@@ -187,10 +265,11 @@ def _errors(job: JobRecord) -> BatchErrors | None:
     hidden = job.fault_count - len(faults)
     if hidden > 0:
         faults.append(LineFault("more_errors", f"There are {hidden:,} more errors.", None, None))
-    return {"object": "list", "data": [_fault(fault) for fault in faults]}
+    return {"object": "list", "data": [fault_object(fault) for fault in faults]}
 
 
-def _fault(fault: LineFault) -> BatchError:
+def fault_object(fault: LineFault) -> BatchError:
+    """One fault of a file."""
     return {
         "code": fault.code,
         "line": fault.line,

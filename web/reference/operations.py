@@ -9,11 +9,13 @@ from typing import Any
 from web.api import objects
 from web.api.batches import CreateBatch
 from web.api.bodies import Body
+from web.api.estimates import EstimateFile
 from web.api.jobs import EditJob
 from web.api.uploads import CompleteUpload, CreateUpload
 from web.reference.parameters import (
     AFTER,
     CONTENT_FORM,
+    ESTIMATE_ENDPOINT,
     FILE_FORM,
     IDEMPOTENCY_KEY,
     ORDER,
@@ -90,6 +92,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),
     ("POST", "/api/jobs/<job_id>/pause"): Operation(objects.BatchObject),
     ("POST", "/api/jobs/<job_id>/resume"): Operation(objects.BatchObject),
+    ("POST", "/api/estimate"): Operation(
+        objects.EstimateAnswer, EstimateFile, (ESTIMATE_ENDPOINT,), statuses=(404, 413)
+    ),
     ("GET", "/livez"): Operation(objects.Health),
     ("GET", "/readyz"): Operation(objects.Health, statuses=(503,)),
     ("GET", "/metrics"): Operation(FIGURES, statuses=(404,)),

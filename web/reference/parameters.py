@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from runner.domain.lines import ENDPOINTS
 from runner.services.costs import DIMENSIONS
 from runner.services.files import INPUT_PURPOSE, LONGEST_LIFE, SHORTEST_LIFE
 from web.api.idempotency import KEY_LETTERS
@@ -51,6 +52,11 @@ SPENDING = (
         "JSON, the same groups as a table, or charges as FOCUS 1.2 wants them.",
         {"enum": list(FORMATS), "default": "json"},
     ),
+)
+ESTIMATE_ENDPOINT = _query(
+    "endpoint",
+    "Of a file that is sent as the body; else the url of its first line.",
+    {"enum": list(ENDPOINTS)},
 )
 PURPOSE = _query("purpose", "Only files of this purpose.", {"type": "string"})
 RANGE = _header("Range", "One range of bytes, such as bytes=0-99.", {"type": "string"})

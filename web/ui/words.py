@@ -1,9 +1,10 @@
 """How figures, times and states read to people. Templates use these as filters."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from flask import Flask
 
+from runner.domain.estimate import Basis, Estimate
 from runner.domain.pricing import NANO
 from runner.services.job_records import JobRecord
 
@@ -37,6 +38,8 @@ def register(app: Flask) -> None:
     filters = (count, money, span, joules, clock, local_field, state_words, phase_words, timeline)
     for words in filters:
         app.add_template_filter(words)
+    for expected in (cents, basis_words, end_of):
+        app.add_template_filter(expected)
 
 
 def count(number: int) -> str:
@@ -55,6 +58,34 @@ def joules(microjoules: int) -> str:
     """An amount of energy, to three figures or so."""
     amount = microjoules / 1_000_000
     return f"{amount:,.0f} J" if amount >= 100 else f"{amount:.3g} J"
+
+
+def cents(nano: int) -> str:
+    """Nano-units of the currency to four figures or so, for what is expected and not owed."""
+    units = nano / NANO
+    if units >= 10 or nano == 0:
+        return f"${units:,.2f}"
+    if units >= 0.01:
+        return f"${units:.4f}"
+    return f"${units:.6f}".rstrip("0") if units >= 0.000001 else "under $0.000001"
+
+
+def basis_words(told: Estimate) -> str:
+    """What the expected output rests on, in a sentence."""
+    match told.basis:
+        case Basis.MAX_TOKENS:
+            return "There is no history yet, so the likely output is all that was asked for."
+        case Basis.MODEL:
+            return f"The output rests on {told.history_lines:,} earlier lines of this model."
+        case Basis.SCHEDULE:
+            return f"The output rests on {told.history_lines:,} earlier lines of this schedule."
+
+
+def end_of(told: Estimate) -> datetime | None:
+    """The likely end, if it is known."""
+    if told.made_at is None or told.wait_us is None:
+        return None
+    return told.made_at + timedelta(microseconds=told.wait_us.likely)
 
 
 def span(micros: int | None) -> str:
