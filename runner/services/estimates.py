@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,7 +15,9 @@ from runner.domain.ids import FileId, ProjectId
 from runner.domain.lines import LineError, parse_line, split_lines
 from runner.domain.outlines import Sketch
 from runner.services.files import CHUNK_BYTES, visible_file
+from runner.services.job_estimates import bytes_per_token
 from runner.services.models import ModelRecord, get_model, price_now
+from runner.services.output_lengths import read_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Order:
     file_id: FileId
     endpoint: str
     defaults: bytes | None = None
+    schedule_id: UUID | None = None  # whose history counts first
 
 
 def quick(session: Session, order: Order) -> Estimate | None:
@@ -42,8 +46,10 @@ def quick(session: Session, order: Order) -> Estimate | None:
     model = _model_of(session, glance.model)
     if model is None:
         return None
-    volume = glance.sketch.scaled(seen, file.size).volume(model.context_length)
-    return estimate(volume, price_now(session, model.id), None, None)
+    by_bytes = bytes_per_token(session, order.project_id, model.id)
+    volume = glance.sketch.scaled(seen, file.size).volume(model.context_length, by_bytes)
+    lengths = read_lengths(session, order.project_id, model.id, order.schedule_id)
+    return estimate(volume, price_now(session, model.id), lengths, None)
 
 
 class _Glance:

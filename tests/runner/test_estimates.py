@@ -89,6 +89,10 @@ def test_the_end_of_a_job_teaches_the_next_one(workshop: Workshop) -> None:
     second = workshop.make_job(tales(240, max_tokens=64))
     given = counted(workshop, second)
     assert (given.basis, given.history_lines) == (Basis.MODEL, 120)
+    told = glance(workshop, tales(240, max_tokens=64))
+    assert told is not None
+    assert told.output == given.output
+    assert told.input_tokens == pytest.approx(given.input_tokens, rel=0.02)
     assert given.output.likely == pytest.approx(2 * took.output_tokens, rel=0.01)
     assert given.output.low < given.output.likely < given.output.high < given.output_most
     workshop.drain()
