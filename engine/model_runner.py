@@ -4,7 +4,7 @@ All device work of a step happens here. The packed batch is built from lists in 
 padded to the longest sequence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from engine.attention import AttentionBackend
 from engine.attention.backend import BatchLayout
 from engine.logits import edit_logits, read_logprobs
-from engine.models import FusedModel, LoadedModel
+from engine.models import FusedModel, LoadedModel, Wanted
 from engine.pooler import Chunk, pool_chunks
 from engine.pooling import Vector
 from engine.profile import StepProfile
@@ -56,6 +56,24 @@ class Runner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """What a forward gave, by row of the step.
+
+    Attributes:
+        with_logits: the rows that logits are of.
+        logits: [with_logits, vocab].
+        token_ids, finite: the likeliest token of rows that need no more than that.
+        hidden: [tokens, hidden] if any row is pooled.
+    """
+
+    with_logits: list[int]
+    logits: torch.Tensor
+    token_ids: dict[int, int] = field(default_factory=dict)
+    finite: dict[int, bool] = field(default_factory=dict)
+    hidden: torch.Tensor | None = None
+
+
 class ModelRunner:
     """Runs steps of one model over one KV pool."""
 
@@ -87,18 +105,19 @@ class ModelRunner:
         rows = [(requests[i], num_tokens[i]) for i in order]
         generating = [row for row, (request, _) in enumerate(rows) if request.pooled is None]
         with self._profile.part("forward"):
-            hidden, logits = self._forward(rows, generating)
-        states = {} if hidden is None else _pool(hidden, rows)
+            forward = self._forward(rows, generating)
+        states = {} if forward.hidden is None else _pool(forward.hidden, rows)
         finite = {row: bool(np.isfinite(vector).all()) for row, vector in states.items()}
-        token_ids: dict[int, int | None] = {}
+        finite.update(forward.finite)
+        token_ids: dict[int, int | None] = {**forward.token_ids}
         logprobs: dict[int, TokenLogprobs | None] = {}
-        if generating:
+        if forward.with_logits:
             with self._profile.part("sampling"):
-                taken = logits[:, : self._num_token_ids]
-                drawn = draw_step(taken, [rows[row] for row in generating])
-            token_ids = dict(zip(generating, drawn.token_ids, strict=True))
-            finite.update(zip(generating, drawn.finite, strict=True))
-            logprobs = dict(zip(generating, drawn.logprobs, strict=True))
+                taken = forward.logits[:, : self._num_token_ids]
+                drawn = draw_step(taken, [rows[row] for row in forward.with_logits])
+            token_ids.update(zip(forward.with_logits, drawn.token_ids, strict=True))
+            finite.update(zip(forward.with_logits, drawn.finite, strict=True))
+            logprobs = dict(zip(forward.with_logits, drawn.logprobs, strict=True))
         row_of = sorted(range(len(order)), key=order.__getitem__)
         return StepResult(
             [token_ids.get(row) for row in row_of],
@@ -110,14 +129,8 @@ class ModelRunner:
     def forget(self, request: Request) -> None:
         """The pool's blocks belong to the block manager: nothing is kept here."""
 
-    def _forward(
-        self, rows: list[tuple[Request, int]], generating: list[int]
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """The states of all tokens of this step, if any row is pooled, and some rows' logits.
-
-        Returns:
-            [tokens, hidden] or None, and [generating, vocab], after each row's last token.
-        """
+    def _forward(self, rows: list[tuple[Request, int]], generating: list[int]) -> _Forward:
+        """Run the model on the rows' tokens; `generating` are the rows that take a token."""
         token_ids: list[int] = []
         positions: list[int] = []
         last_tokens: list[int] = []
@@ -134,15 +147,45 @@ class ModelRunner:
             )
         )
         device = self._model.device
-        packed = (
-            torch.tensor(token_ids, device=device),
-            torch.tensor(positions, device=device),
-            torch.tensor([last_tokens[row] for row in generating], device=device, dtype=torch.long),
+        packed = torch.tensor(token_ids, device=device), torch.tensor(positions, device=device)
+        if len(generating) < len(rows):
+            wanted = _index([last_tokens[row] for row in generating], device)
+            hidden, logits = self._model.hidden_and_logits(*packed, wanted, self._attention)
+            return _Forward(generating, logits, hidden=hidden)
+        if not isinstance(self._model, FusedModel):
+            wanted = _index(last_tokens, device)
+            return _Forward(generating, self._model.logits(*packed, wanted, self._attention))
+        with_logits = [row for row in generating if _needs_logits(*rows[row])]
+        needs_none = [row for row in generating if not _needs_logits(*rows[row])]
+        likeliest, logits = self._model.likeliest_and_logits(
+            *packed,
+            _index([last_tokens[row] for row in with_logits + needs_none], device),
             self._attention,
+            Wanted(len(with_logits), self._num_token_ids),
         )
-        if len(generating) == len(rows):
-            return None, self._model.logits(*packed)
-        return self._model.hidden_and_logits(*packed)
+        start = len(with_logits)
+        return _Forward(
+            with_logits,
+            logits,
+            token_ids=dict(zip(needs_none, likeliest.token_ids[start:], strict=True)),
+            finite=dict(zip(needs_none, likeliest.finite[start:], strict=True)),
+        )
+
+
+def _index(rows: list[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor(rows, device=device, dtype=torch.long)
+
+
+def _needs_logits(request: Request, num_tokens: int) -> bool:
+    """Whether a row takes more than its likeliest token.
+
+    A chunk that ends inside its prompt takes none: its next token is known.
+    """
+    if num_tokens != request.num_uncomputed_tokens:
+        return False
+    params, edits = request.params, request.edits
+    edited = edits is not None and edits.has_any
+    return not params.is_greedy or params.logprobs is not None or edited
 
 
 def _pool(hidden: torch.Tensor, rows: list[tuple[Request, int]]) -> dict[int, Vector]:

@@ -71,7 +71,7 @@ class AttentionRows(ctypes.Structure):
 
 
 class Matrix(ctypes.Structure):
-    """TmMatrix of product.h."""
+    """TmMatrix of matrix.h."""
 
     _fields_ = [
         ("panels", c_void_p),
@@ -140,7 +140,11 @@ class Step(ctypes.Structure):
         ("pools", c_void_p),
         ("num_rows", c_int64),
         ("rows", c_void_p),
+        ("num_logits", c_int64),
         ("logits", c_void_p),
+        ("num_ids", c_int64),
+        ("best", c_void_p),
+        ("finite", c_void_p),
         ("hidden", c_void_p),
         ("workspace", c_void_p),
         ("profile", POINTER(Profile)),
@@ -227,7 +231,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     ),
     "tm_start": (c_int32, []),
     "tm_pack": (None, [c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int64, c_int64]),
-    "tm_workspace_bytes": (c_int64, [POINTER(Stack), c_int64, c_int64]),
+    "tm_workspace_bytes": (c_int64, [POINTER(Stack), c_int64, c_int64, c_int32]),
     "tm_run_step": (None, [POINTER(Stack), POINTER(Step)]),
     "tm_product": (None, [c_void_p, c_int64, c_int32, POINTER(Matrix), c_void_p, c_int32]),
 }

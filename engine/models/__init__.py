@@ -12,6 +12,7 @@ from engine.errors import EngineError, InvalidParams, NotPaged, UnsupportedModel
 from engine.models.calibration import measure_reaches
 from engine.models.fused import FusedModel
 from engine.models.hf import LoadedModel, load_from_folder, page_attention
+from engine.models.likeliest import Wanted
 from engine.models.llama import NotFusable, take_apart
 from engine.models.padded import PaddedModel
 from engine.models.padded_probe import probe_padded_model
@@ -19,7 +20,7 @@ from engine.models.precision import fits_in_float32, in_float32
 from engine.models.probe import QUANTISED_TOLERANCE, plain_answers, probe_model
 from engine.quantisation import INT8, PLAIN
 
-__all__ = ["FusedModel", "LoadedModel", "PaddedModel", "load_model"]
+__all__ = ["FusedModel", "LoadedModel", "PaddedModel", "Wanted", "load_model"]
 
 logger = logging.getLogger(__name__)
 

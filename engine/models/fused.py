@@ -14,7 +14,8 @@ from engine.kernels.library import Layer, Matrix, Profile, Stack, Step
 from engine.kernels.memory import Arena, padded, zeroed
 from engine.models.calibration import Reach
 from engine.models.hf import LoadedModel
-from engine.models.llama import LayerParts, NotFusable, Parts, rotary_tables, take_apart
+from engine.models.likeliest import Likeliest, Wanted
+from engine.models.llama import LayerParts, NotFusable, Parts, Rotations, take_apart
 from engine.models.low_bits import PANEL
 from engine.models.quantised import QuantisedLayers
 from engine.tracing import stretch
@@ -48,7 +49,7 @@ class FusedModel:
         self._profile = Profile()
         self.hidden_size = parts.embedding.embedding_dim
         self._functions = kernels.functions
-        self._rotary, self._rotary_dim = parts.rotary, parts.rotary_dim
+        self._rotations = Rotations(parts)
         self._num_heads = parts.layers[0].query.out_features // model.shapes[0].key_dim
         self._weights = _PackedWeights(kernels, parts, model.dtype)
         self._stack = self._weights.stack
@@ -71,7 +72,8 @@ class FusedModel:
         attention: AttentionBackend,
     ) -> torch.Tensor:
         """LoadedModel.logits, in float32; they are overwritten by the next step's."""
-        return self._run(token_ids, positions, rows, attention, None)
+        step = self._step(token_ids, positions, rows, attention)
+        return self._run(step, len(rows))
 
     def hidden_and_logits(
         self,
@@ -82,7 +84,26 @@ class FusedModel:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """[tokens, hidden] behind the last norm and [rows, vocab] as from `logits`, in float32."""
         hidden = torch.empty(len(token_ids), self.hidden_size)
-        return hidden, self._run(token_ids, positions, rows, attention, hidden)
+        step = self._step(token_ids, positions, rows, attention)
+        step.hidden = hidden.data_ptr()
+        return hidden, self._run(step, len(rows))
+
+    def likeliest_and_logits(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        attention: AttentionBackend,
+        wanted: Wanted,
+    ) -> tuple[Likeliest, torch.Tensor]:
+        """As `logits` for the first rows alone, with the likeliest token of each row."""
+        token_of_row = np.empty(len(rows), dtype=np.int64)
+        finite = np.empty(len(rows), dtype=np.bool_)
+        step = self._step(token_ids, positions, rows, attention)
+        step.num_ids = wanted.num_ids
+        step.best, step.finite = token_of_row.ctypes.data, finite.ctypes.data
+        logits = self._run(step, wanted.num_logits)
+        return Likeliest(token_of_row.tolist(), finite.tolist()), logits
 
     def seconds(self) -> dict[str, float]:
         """Seconds of all steps so far by part of the forward."""
@@ -93,22 +114,19 @@ class FusedModel:
             "head": self._profile.head,
         }
 
-    def _run(
+    def _step(
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         rows: torch.Tensor,
         attention: AttentionBackend,
-        hidden: torch.Tensor | None,
-    ) -> torch.Tensor:
+    ) -> Step:
+        """What all kinds of steps have in common; it keeps alive what it points to."""
         if not isinstance(attention, CpuAttention):
             raise NotPaged(f"{self.name} needs attention in C++, not {attention.name}")
         pools = self._bind(attention)
-        half = self._rotary_dim // 2
-        cosine, sine = rotary_tables(self._rotary, positions)
-        cosine, sine = cosine[:, :half].contiguous(), sine[:, :half].contiguous()
+        cosine, sine = self._rotations.of(positions)
         token_ids, rows = token_ids.contiguous(), rows.contiguous()
-        logits = self._logits_buffer(len(rows))
         step = Step(
             plan=attention.plan,
             num_tokens=len(token_ids),
@@ -118,12 +136,17 @@ class FusedModel:
             pools=ctypes.addressof(pools),
             num_rows=len(rows),
             rows=rows.data_ptr(),
-            logits=logits.data_ptr(),
-            hidden=None if hidden is None else hidden.data_ptr(),
             workspace=self._reserve(len(token_ids), len(rows)),
             profile=ctypes.pointer(self._profile),
             num_threads=num_threads(),
         )
+        step.held = (pools, cosine, sine, token_ids, rows)
+        return step
+
+    def _run(self, step: Step, num_logits: int) -> torch.Tensor:
+        """Run the step; returns the logits of its first rows."""
+        logits = self._logits_buffer(num_logits)
+        step.num_logits, step.logits = num_logits, logits.data_ptr()
         with stretch("fused layers"):
             self._functions.tm_run_step(ctypes.byref(self._stack), ctypes.byref(step))
         return logits
@@ -146,7 +169,9 @@ class FusedModel:
 
     def _reserve(self, num_tokens: int, num_rows: int) -> int:
         """Address of a workspace that is large enough for the step."""
-        size = self._functions.tm_workspace_bytes(ctypes.byref(self._stack), num_tokens, num_rows)
+        size = self._functions.tm_workspace_bytes(
+            ctypes.byref(self._stack), num_tokens, num_rows, num_threads()
+        )
         if len(self._workspace) < size:
             self._workspace = zeroed(size)
         return int(self._workspace.ctypes.data)

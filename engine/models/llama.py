@@ -151,6 +151,24 @@ def rotary_tables(rotary: nn.Module, positions: torch.Tensor) -> tuple[torch.Ten
     return cosine[0], sine[0]
 
 
+class Rotations:
+    """Cosines and sines by position, computed once: a position's never change (has_positions_by_
+    length keeps out the models where they would)."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._rotary, self._half = parts.rotary, parts.rotary_dim // 2
+        self._cosine = self._sine = torch.empty(0, self._half)
+
+    def of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[tokens, rotary_dim / 2] cosines and sines of [tokens] positions."""
+        longest = int(positions.max()) + 1
+        if longest > len(self._cosine):
+            # Doubled, so that a growing context seldom comes here.
+            tables = rotary_tables(self._rotary, torch.arange(2 * longest))
+            self._cosine, self._sine = (side[:, : self._half].contiguous() for side in tables)
+        return self._cosine[positions], self._sine[positions]
+
+
 def _check_parameters(network: nn.Module, parts: Parts) -> None:
     """Every parameter must belong to a module that we found."""
     modules = [parts.embedding, parts.head, parts.final_norm]

@@ -17,8 +17,9 @@ from engine.kernels import Kernels
 from engine.kernels.build import LEVELS, usable_levels
 from engine.kernels.library import BFLOAT16, FLOAT32, Matrix
 from engine.llm_engine import LLMEngine
-from engine.models import FusedModel, LoadedModel, fused, load_model
+from engine.models import FusedModel, LoadedModel, Wanted, fused, load_model
 from engine.models.hf import load_from_folder, page_attention
+from engine.models.likeliest import Likeliest
 from engine.models.llama import NotFusable, take_apart
 from engine.models.probe import TOLERANCE
 from engine.sampling_params import SamplingParams
@@ -63,7 +64,7 @@ def run(model: LoadedModel | FusedModel, prompts: list[list[int]], rows: list[in
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("outputs", "inputs"), [(160, 64), (528, 96), (35, 32)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(160, 64), (528, 96), (35, 32), (40, 4096)])
 def test_products_equal_torch_s_for_every_number_of_rows(
     kernels: Kernels, dtype: torch.dtype, outputs: int, inputs: int
 ) -> None:
@@ -82,7 +83,9 @@ def test_products_equal_torch_s_for_every_number_of_rows(
             rows.data_ptr(), count, code, ctypes.byref(matrix), out.data_ptr(), 2
         )
         expected = rows[:count].double() @ weight.double().T + bias
-        torch.testing.assert_close(out[:count].double(), expected, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(
+            out[:count].double(), expected, rtol=1e-5, atol=2e-6 * inputs + 1e-4
+        )
         assert bool((out[count] == 7.0).all()), "it wrote behind its last row"
 
 
@@ -224,6 +227,64 @@ def test_hidden_states_are_those_that_the_head_reads(llama_folder: Path) -> None
     assert no_logits.shape == (0, model.vocab_size)
 
 
+def likeliest(
+    model: FusedModel, prompt: list[int], rows: list[int], wanted: Wanted
+) -> tuple[Likeliest, torch.Tensor]:
+    """Of a prompt that is computed in one step."""
+    backend = attention.open_attention(model.shapes, BLOCK, model.device, model.dtype)
+    backend.allocate(-(-len(prompt) // BLOCK))
+    backend.begin(
+        BatchLayout([len(prompt)], [len(prompt)], [list(range(-(-len(prompt) // BLOCK)))])
+    )
+    with torch.inference_mode():
+        found, logits = model.likeliest_and_logits(
+            torch.tensor(prompt), torch.arange(len(prompt)), torch.tensor(rows), backend, wanted
+        )
+        return found, logits.clone()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_likeliest_token_is_that_of_the_logits(
+    kernels: Kernels, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "load_kernels", lambda: kernels)
+    monkeypatch.setattr(fused, "load_kernels", lambda: kernels)
+    save_model(tmp_path, "llama", vocab_size=517)
+    model = load_model(EngineConfig(model=tmp_path, dtype=dtype))
+    assert isinstance(model, FusedModel)
+    prompt = [(11 * i) % 500 for i in range(40)]
+    for rows in (list(range(40)), [39, 0, 7], [17]):
+        logits = run(model, [prompt], rows)
+        for num_ids in (517, 509, 100, 1):
+            found, some = likeliest(model, prompt, rows, Wanted(1, num_ids))
+            assert found.token_ids == logits[:, :num_ids].argmax(-1).tolist()
+            assert all(found.finite)
+            assert torch.equal(some, logits[:1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_lowest_of_equally_likely_tokens_is_taken(llama_folder: Path, dtype: str) -> None:
+    paged = load_paged(EngineConfig(model=llama_folder, dtype=dtype))
+    head = paged.network.get_submodule("lm_head")
+    weight = head.get_parameter("weight").data
+    weight[:] = weight[torch.randperm(len(weight), generator=torch.Generator().manual_seed(3)) % 20]
+    model = FusedModel(paged)
+    prompt = list(range(50, 90))
+    logits = run(model, [prompt], list(range(40)))
+    found, _ = likeliest(model, prompt, list(range(40)), Wanted(0, model.vocab_size))
+    lowest = [int((row == row.max()).nonzero()[0]) for row in logits]
+    assert found.token_ids == lowest
+    assert any(int((row == row.max()).sum()) > 1 for row in logits)
+
+
+def test_a_row_without_logits_still_tells_that_they_are_not_finite(llama_folder: Path) -> None:
+    model = load_model(EngineConfig(model=llama_folder, dtype="float32"))
+    assert isinstance(model, FusedModel)
+    model._weights._embedding[77] = float("nan")
+    found, _ = likeliest(model, [1, 2, 77, 4], [2, 3], Wanted(0, model.vocab_size))
+    assert found.finite == [False, False]
+
+
 def test_originals_are_let_go(llama_folder: Path) -> None:
     model = load_paged(EngineConfig(model=llama_folder, dtype="float32"))
     FusedModel(model)
@@ -239,8 +300,11 @@ def test_bfloat16_answers_are_near_the_plain_ones(make_family: FamilyFactory) ->
     prompt = [(11 * i) % 500 for i in range(60)]
     with torch.inference_mode():
         plain = load_paged(EngineConfig(model=folder, dtype="float32")).plain_logits(prompt)
-    logits = run(model, [prompt], list(range(60)))
-    assert float((logits - plain).abs().max()) < 0.02 * float(plain.abs().max())
+    limit = 0.02 * float(plain.abs().max())
+    # AMX or not: by the rows of all tokens, and by those of the last layer.
+    for length, rows in ((60, list(range(60))), (60, [59, 3]), (4, [0, 3])):
+        logits = run(model, [prompt[:length]], rows)
+        assert float((logits - plain[rows]).abs().max()) < limit
 
 
 def generate(engine: LLMEngine, prompt: list[int]) -> tuple[int, ...]:

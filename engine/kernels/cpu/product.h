@@ -1,26 +1,9 @@
 // Matrix products of a team: activations [m, k] times a packed weight [n, k], each output tile
 // handed to a function that finishes it (bias, residual, gate) while it is in the nearest cache.
+// This is the product of plain weights; quantised.h chooses among the formats.
 #pragma once
 
-#include "team.h"
-#include "tiles.h"
-
-// How a weight is packed; tiles.h, tiles_int8.h and int4.h describe the panels.
-enum TmFormat : int32_t { TM_PLAIN = 0, TM_INT8 = 1, TM_INT4 = 2 };
-
-extern "C" {
-// A packed weight.
-struct TmMatrix {
-    const void* panels;             // ceil(outputs / 16) panels
-    const float* bias;              // [outputs], or null
-    int64_t outputs;
-    int64_t inputs;                 // a multiple of 32
-    // Of TM_INT8, for each output up to the last panel's end; else null.
-    const float* scales;            // what its weights are multiplied by
-    const int32_t* offsets;         // -128 times the sum of its weights
-    int32_t format;                 // TmFormat; quantised.h computes the others
-};
-}
+#include "tile_product.h"
 
 // Rows of activations that are worked on while a group of panels stays in the second-level cache.
 constexpr int64_t kMaxBlockRows = 96;
@@ -43,12 +26,10 @@ void prefetch_share(const T* next, int64_t elements, int64_t part, int64_t parts
     }
 }
 
-// For each tile finish(row, first_column, num_columns, const float* sums) is called once per row;
-// every thread of the team calls product, which ends with a barrier unless there are no rows.
+// One thread's work at a product of rows that lie one behind the other.
 template <typename T, typename Finish>
-void product(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, Team& team,
-             const Finish& finish) {
-    if (m == 0) return;
+void vector_product(const T* rows, int64_t m, const TmMatrix& weight, Team& team,
+                    const Finish& finish) {
     const int64_t k = weight.inputs, panels = (weight.outputs + kPanel - 1) / kPanel;
     const int64_t groups = (panels + kTilePanels - 1) / kTilePanels;
     const int64_t block = block_rows(m, groups, team.size());
@@ -67,7 +48,7 @@ void product(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, T
         for (int64_t part = 0; part < parts; ++part) {
             const int64_t row = start + part * kMaxRows;
             const int64_t count = std::min<int64_t>(kMaxRows, end - row);
-            multiply_rows(count, rows + row * stride, stride, group, k, sums);
+            multiply_rows(count, rows + row * k, k, group, k, sums);
             if (item % blocks == blocks - 1) {
                 prefetch_share(base + next * panel_elements(k), here * panel_elements(k), part,
                                parts);
@@ -77,5 +58,24 @@ void product(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, T
             }
         }
     }
+}
+
+// For each tile finish(row, first_column, num_columns, const float* sums) is called once per row,
+// with whole panels of sums; every thread of the team calls product, which ends with a barrier
+// unless there are no rows. A thread gets the columns of a row in ascending order.
+template <typename T, typename Finish>
+void product(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& team,
+             const Finish& finish) {
+    if (m == 0) return;
+#if defined(TM_HAS_AMX)
+    if constexpr (sizeof(T) == 2) {
+        if (rows.in_bands) {
+            TileProduct<Finish>(rows, m, weight, team.size(), finish).run(team);
+            team.barrier();
+            return;
+        }
+    }
+#endif
+    vector_product(rows.base, m, weight, team, finish);
     team.barrier();
 }

@@ -149,13 +149,13 @@ void product_int4(const T* rows, int64_t stride, int64_t m, const TmMatrix& weig
     });
 }
 
-// The product that the weight's format asks for.
+// The product that the weight's format asks for, of rows laid out by rows_for.
 template <typename T, typename Finish>
-void any_product(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, Int8Rows space,
-                 Team& team, const Finish& finish) {
+void any_product(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Int8Rows space, Team& team,
+                 const Finish& finish) {
     switch (weight.format) {
-        case TM_INT8: return product_int8(rows, stride, m, weight, space, team, finish);
-        case TM_INT4: return product_int4(rows, stride, m, weight, team, finish);
-        default: return product(rows, stride, m, weight, team, finish);
+        case TM_INT8: return product_int8(rows.base, rows.width, m, weight, space, team, finish);
+        case TM_INT4: return product_int4(rows.base, rows.width, m, weight, team, finish);
+        default: return product(rows, m, weight, team, finish);
     }
 }

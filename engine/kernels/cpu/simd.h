@@ -55,6 +55,15 @@ inline Vec zero_below(float limit, Vec x, Vec y) {
 }
 // Whether a lane of a is above that of b; NaN never is.
 inline bool any_above(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ) != 0; }
+// a where x is above y, else b
+inline Vec where_above(Vec x, Vec y, Vec a, Vec b) {
+    return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ), a.v)};
+}
+// 1 / a to about 2 units in the last place; 0 where that is below the range of floats.
+inline Vec quick_reciprocal(Vec a) {
+    const Vec rough = {_mm512_rcp14_ps(a.v)};
+    return rough * (splat(2.0f) - a * rough);
+}
 // a * 2^n for whole n
 inline Vec scale_by_power(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
@@ -126,6 +135,11 @@ inline bool any_above(Vec a, Vec b) {
     const __m256 hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ);
     return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
 }
+inline Vec where_above(Vec x, Vec y, Vec a, Vec b) {
+    return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, y.lo, _CMP_GT_OQ)),
+            _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, y.hi, _CMP_GT_OQ))};
+}
+inline Vec quick_reciprocal(Vec a) { return splat(1.0f) / a; }
 inline __m256 scale_by_power(__m256 a, __m256 n) {
     // In two halves, so that neither factor leaves the range of exponents.
     const __m256i whole = _mm256_cvtps_epi32(n);

@@ -3,11 +3,11 @@
 
 #include <cmath>
 
-#include "simd.h"
+#include "rows.h"
 
 // out = x / rms(x) * weight; n is a multiple of 16. In and out may be the same.
 template <typename In, typename Out>
-void rms_norm(const In* x, const float* weight, int64_t n, float epsilon, Out* out) {
+void rms_norm(const In* x, const float* weight, int64_t n, float epsilon, Row<Out> out) {
     Vec squares = zero();
     for (int64_t i = 0; i < n; i += kLanes) {
         const Vec v = load(x + i);
@@ -15,9 +15,14 @@ void rms_norm(const In* x, const float* weight, int64_t n, float epsilon, Out* o
     }
     const Vec scale = splat(1.0f / std::sqrt(sum(squares) / static_cast<float>(n) + epsilon));
     for (int64_t i = 0; i < n; i += kLanes) {
-        store(out + i, load(x + i) * scale * load(weight + i));
+        store(out.at(i), load(x + i) * scale * load(weight + i));
     }
 }
 
-// x * sigmoid(x)
-inline Vec silu(Vec x) { return x / (splat(1.0f) + exp(zero() - x)); }
+// x * sigmoid(x), for a result of type T: what is rounded to bfloat16 needs no exact division.
+template <typename T>
+Vec silu(Vec x) {
+    const Vec divisor = splat(1.0f) + exp(zero() - x);
+    if constexpr (sizeof(T) == 2) return x * quick_reciprocal(divisor);
+    return x / divisor;
+}

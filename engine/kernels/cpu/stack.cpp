@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "head.h"
 #include "quantised.h"
 #include "small_ops.h"
 #include "workspace.h"
@@ -18,10 +19,10 @@ class Walk {
           step_(step),
           team_(team),
           thread_(thread),
-          work_(stack, step.num_tokens, step.num_rows, static_cast<char*>(step.workspace)),
+          work_(stack, step.num_tokens, step.num_rows, step.num_threads,
+                static_cast<char*>(step.workspace)),
           count_(step.num_tokens),
           residual_(work_.residual),
-          attended_(work_.attended),
           watch_(thread == 0) {}
 
     void run() {
@@ -43,37 +44,50 @@ class Walk {
 
     void run_layer(int32_t index) {
         const TmLayer& layer = stack_.layers[index];
-        norm(layer.input_norm);
+        norm(layer.input_norm, layer.qkv);
         project(layer);
         attend(layer, step_.pools[index]);
-        const Widths widths(layer.attention);
         if (index == stack_.num_layers - 1 && step_.hidden == nullptr) {
-            keep_wanted(widths.attended);
+            add_product(keep_wanted(layer.out), layer.out);
+        } else {
+            add_product(attended(layer.out), layer.out);
         }
-        add_product(attended_, widths.attended, layer.out);
-        norm(layer.mlp_norm);
-        gate(layer.gate_up);
-        add_product(work_.gated, stack_.intermediate, layer.down);
+        norm(layer.mlp_norm, layer.gate_up);
+        gate(layer.gate_up, layer.down);
+        add_product(rows_for(work_.gated, count_, layer.down), layer.down);
+    }
+
+    // What attention wrote, one row behind the other, as the product reads it.
+    Rows<T> attended(const TmMatrix& weight) {
+        const int64_t width = weight.inputs;
+        if (!uses_bands<T>(count_, weight)) return {work_.attended, width, false};
+        const Rows<T> bands = {work_.banded, width, true};
+        for_rows(count_, [&](int64_t row) {
+            copy_row(work_.attended + row * width, width, bands.row(row));
+        });
+        return bands;
     }
 
     // Nobody reads the other tokens' outputs any more.
-    void keep_wanted(int64_t width) {
+    Rows<T> keep_wanted(const TmMatrix& weight) {
+        const Rows<T> kept = rows_for(work_.kept_attended, step_.num_rows, weight);
         for_rows(step_.num_rows, [&](int64_t row) {
             const int64_t token = step_.rows[row], n = stack_.hidden;
             std::memcpy(work_.kept_residual + row * n, residual_ + token * n, n * sizeof(float));
-            std::memcpy(work_.kept_attended + row * width, attended_ + token * width,
-                        width * sizeof(T));
+            copy_row(work_.attended + token * kept.width, kept.width, kept.row(row));
         });
         count_ = step_.num_rows;
         residual_ = work_.kept_residual;
-        attended_ = work_.kept_attended;
         only_wanted_ = true;
+        return kept;
     }
 
-    void norm(const float* weight) {
+    // normed = the residual behind a norm, as the product with `reader` takes it
+    void norm(const float* weight, const TmMatrix& reader) {
         const int64_t n = stack_.hidden;
+        const Rows<T> out = rows_for(work_.normed, count_, reader);
         for_rows(count_, [&](int64_t row) {
-            rms_norm(residual_ + row * n, weight, n, stack_.epsilon, work_.normed + row * n);
+            rms_norm(residual_ + row * n, weight, n, stack_.epsilon, out.row(row));
         });
         watch_.add_to(step_.profile->small);
     }
@@ -81,7 +95,7 @@ class Walk {
     void project(const TmLayer& layer) {
         const int64_t width = layer.qkv.outputs;
         const float* bias = layer.qkv.bias;
-        any_product(work_.normed, stack_.hidden, count_, layer.qkv, work_.int8, team_,
+        any_product(rows_for(work_.normed, count_, layer.qkv), count_, layer.qkv, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     T* out = work_.qkv + row * width + column;
                     for (int64_t i = 0; i < columns; i += kLanes) {
@@ -120,13 +134,14 @@ class Walk {
 
     void norm_heads(T* heads, int64_t count, int64_t dim, const float* weight) {
         for (int64_t h = 0; h < count; ++h) {
-            rms_norm(heads + h * dim, weight, dim, stack_.epsilon, heads + h * dim);
+            rms_norm(heads + h * dim, weight, dim, stack_.epsilon,
+                     Row<T>{heads + h * dim, kBandStep});
         }
     }
 
     // residual += rows times weight
-    void add_product(const T* rows, int64_t width, const TmMatrix& weight) {
-        any_product(rows, width, count_, weight, work_.int8, team_,
+    void add_product(const Rows<T>& rows, const TmMatrix& weight) {
+        any_product(rows, count_, weight, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     float* x = residual_ + row * stack_.hidden + column;
                     for (int64_t i = 0; i < columns; i += kLanes) {
@@ -139,17 +154,18 @@ class Walk {
     }
 
     // gated = silu(gate) * up; a panel of 16 gates is followed by the panel of their 16 ups.
-    void gate(const TmMatrix& weight) {
-        any_product(work_.normed, stack_.hidden, count_, weight, work_.int8, team_,
+    void gate(const TmMatrix& weight, const TmMatrix& reader) {
+        const Rows<T> rows = rows_for(work_.gated, count_, reader);
+        any_product(rows_for(work_.normed, count_, weight), count_, weight, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
-                    T* out = work_.gated + row * stack_.intermediate + column / 2;
+                    const Row<T> out = rows.row(row);
                     for (int64_t i = 0; i < columns; i += 2 * kLanes) {
                         Vec g = load(sums + i), u = load(sums + i + kLanes);
                         if (weight.bias != nullptr) {
                             g = g + load(weight.bias + column + i);
                             u = u + load(weight.bias + column + i + kLanes);
                         }
-                        store(out + i / 2, silu(g) * u);
+                        store(out.at((column + i) / 2), silu<T>(g) * u);
                     }
                 });
         watch_.add_to(step_.profile->products);
@@ -158,27 +174,21 @@ class Walk {
     void finish() {
         const int64_t n = stack_.hidden;
         if (step_.hidden != nullptr) {
-            for_rows(count_, [&](int64_t row) { norm_last(row, step_.hidden + row * n); });
+            for_rows(count_, [&](int64_t row) {
+                norm_last(row, Row<float>{step_.hidden + row * n, kBandStep});
+            });
         }
+        const Rows<T> rows = rows_for(work_.normed, step_.num_rows, stack_.head);
         for_rows(step_.num_rows, [&](int64_t row) {
-            norm_last(only_wanted_ ? row : step_.rows[row], work_.normed + row * n);
+            norm_last(only_wanted_ ? row : step_.rows[row], rows.row(row));
         });
         watch_.add_to(step_.profile->small);
-        const TmMatrix& head = stack_.head;
-        any_product(work_.normed, n, step_.num_rows, head, work_.int8, team_,
-                [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
-                    float* out = step_.logits + row * head.outputs + column;
-                    if (head.bias == nullptr) {
-                        std::memcpy(out, sums, columns * sizeof(float));
-                        return;
-                    }
-                    for (int64_t i = 0; i < columns; ++i) out[i] = sums[i] + head.bias[column + i];
-                });
+        Head<T>(stack_.head, step_, work_, thread_).run(rows, team_);
         watch_.add_to(step_.profile->head);
     }
 
     template <typename Out>
-    void norm_last(int64_t row, Out* out) {
+    void norm_last(int64_t row, Row<Out> out) {
         const int64_t n = stack_.hidden;
         rms_norm(residual_ + row * n, stack_.final_norm, n, stack_.epsilon, out);
     }
@@ -202,7 +212,6 @@ class Walk {
     // The rows in flight: those of all tokens, and behind the last attention only the wanted ones.
     int64_t count_;
     float* residual_;
-    T* attended_;
     bool only_wanted_ = false;
     Stopwatch watch_;
 };
@@ -239,10 +248,11 @@ void tm_pack(const void* weight, int64_t outputs, int64_t inputs, int32_t dtype,
     }
 }
 
-int64_t tm_workspace_bytes(const TmStack* stack, int64_t num_tokens, int64_t num_rows) {
+int64_t tm_workspace_bytes(const TmStack* stack, int64_t num_tokens, int64_t num_rows,
+                           int32_t num_threads) {
     return stack->dtype == TM_BFLOAT16
-               ? Workspace<bf16>(*stack, num_tokens, num_rows, nullptr).bytes
-               : Workspace<float>(*stack, num_tokens, num_rows, nullptr).bytes;
+               ? Workspace<bf16>(*stack, num_tokens, num_rows, num_threads, nullptr).bytes
+               : Workspace<float>(*stack, num_tokens, num_rows, num_threads, nullptr).bytes;
 }
 
 void tm_run_step(const TmStack* stack, const TmStep* step) {
@@ -257,25 +267,41 @@ void tm_run_step(const TmStack* stack, const TmStep* step) {
     });
 }
 
-void tm_product(const void* rows, int64_t m, int32_t dtype, const TmMatrix* weight, float* out,
-                int32_t num_threads) {
-    const auto finish = [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
-        float* target = out + row * weight->outputs + column;
-        for (int64_t i = 0; i < columns; ++i) {
-            target[i] = sums[i] + (weight->bias == nullptr ? 0.0f : weight->bias[column + i]);
-        }
-    };
-    std::vector<int8_t> rounded(padded(m) * int8_stride(weight->inputs));
+namespace {
+
+template <typename T>
+void product_of(const T* source, int64_t m, const TmMatrix& weight, float* out, int threads) {
+    // Bands are read as a whole, up to the next multiple of 32 rows.
+    const bool in_bands = uses_bands<T>(m, weight);
+    std::vector<T> space(in_bands ? padded(m) * weight.inputs : 0);
+    // Without bands the rows are only read.
+    const Rows<T> rows = {in_bands ? space.data() : const_cast<T*>(source), weight.inputs, in_bands};
+    for (int64_t row = 0; row < m && in_bands; ++row) {
+        copy_row(source + row * weight.inputs, weight.inputs, rows.row(row));
+    }
+    std::vector<int8_t> rounded(padded(m) * int8_stride(weight.inputs));
     std::vector<float> scales(m);
-    const Int8Rows space = {rounded.data(), scales.data()};
-    run_team(num_threads, [&](Team& team, int) {
+    const Int8Rows int8 = {rounded.data(), scales.data()};
+    run_team(threads, [&](Team& team, int) {
         configure_tiles();
-        const int64_t stride = weight->inputs;
-        if (dtype == TM_BFLOAT16) {
-            any_product(static_cast<const bf16*>(rows), stride, m, *weight, space, team, finish);
-        } else {
-            any_product(static_cast<const float*>(rows), stride, m, *weight, space, team, finish);
-        }
+        any_product(rows, m, weight, int8, team,
+                [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
+                    float* target = out + row * weight.outputs + column;
+                    for (int64_t i = 0; i < columns; ++i) {
+                        target[i] = sums[i] + (weight.bias ? weight.bias[column + i] : 0.0f);
+                    }
+                });
         release_tiles();
     });
+}
+
+}  // namespace
+
+void tm_product(const void* rows, int64_t m, int32_t dtype, const TmMatrix* weight, float* out,
+                int32_t num_threads) {
+    if (dtype == TM_BFLOAT16) {
+        product_of(static_cast<const bf16*>(rows), m, *weight, out, num_threads);
+    } else {
+        product_of(static_cast<const float*>(rows), m, *weight, out, num_threads);
+    }
 }

@@ -49,7 +49,11 @@ struct TmStep {
     void* const* pools;             // [num_layers]
     int64_t num_rows;
     const int64_t* rows;            // [num_rows], the tokens whose outputs are wanted
-    float* logits;                  // [num_rows, vocab]
+    int64_t num_logits;             // of the first so many rows logits are wanted
+    float* logits;                  // [num_logits, vocab]
+    int64_t num_ids;                // tokens that may be taken: the first so many of the vocab
+    int64_t* best;                  // [num_rows] the likeliest of them, the lowest among equals; or
+    bool* finite;                   //            null; [num_rows] whether their logits all are
     float* hidden;                  // [num_tokens, hidden] behind the last norm, or null
     void* workspace;                // tm_workspace_bytes, 64 bytes aligned
     TmProfile* profile;             // added to
@@ -63,12 +67,12 @@ int32_t tm_start();
 void tm_pack(const void* weight, int64_t outputs, int64_t inputs, int32_t dtype, void* panels,
              int64_t first, int64_t step);
 
-int64_t tm_workspace_bytes(const TmStack* stack, int64_t num_tokens, int64_t num_rows);
+int64_t tm_workspace_bytes(const TmStack* stack, int64_t num_tokens, int64_t num_rows,
+                           int32_t num_threads);
 
 void tm_run_step(const TmStack* stack, const TmStep* step);
 
-// out [m, outputs] in float32 = rows [m, inputs] times the weight, plus bias. Rows are read up to
-// the next multiple of 32.
+// out [m, outputs] in float32 = rows [m, inputs] times the weight, plus bias.
 void tm_product(const void* rows, int64_t m, int32_t dtype, const TmMatrix* weight, float* out,
                 int32_t num_threads);
 }

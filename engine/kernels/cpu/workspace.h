@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <chrono>
 
+#include "best.h"
 #include "quantised.h"
 #include "stack.h"
 
-constexpr int64_t kRowPadding = 32;  // AMX reads whole tiles of rows
+constexpr int64_t kRowPadding = kBandRows;  // AMX reads whole tiles of rows
 
 inline int64_t padded(int64_t n) { return (n + kRowPadding - 1) / kRowPadding * kRowPadding; }
 
@@ -49,9 +50,12 @@ struct Workspace {
     float* kept_residual;  // [rows, hidden], of the wanted rows alone
     T* kept_attended;      // [rows, heads * value_dim]
     Int8Rows int8;      // the rows of the product that is computed, where its weights are int8
+    T* banded;             // [tokens, heads * value_dim] as AMX reads them
+    float* best;           // [threads][rows][kBestFloats]
     int64_t bytes = 0;
 
-    Workspace(const TmStack& stack, int64_t num_tokens, int64_t num_rows, char* base) {
+    Workspace(const TmStack& stack, int64_t num_tokens, int64_t num_rows, int32_t num_threads,
+              char* base) {
         const Widths widths(stack.layers[0].attention);
         const int64_t rows = padded(std::max(num_tokens, num_rows)), kept = padded(num_rows);
         residual = cut<float>(base, rows * stack.hidden);
@@ -64,6 +68,8 @@ struct Workspace {
         const int64_t widest = std::max({stack.hidden, widths.attended, stack.intermediate});
         int8.rows = cut<int8_t>(base, rows * int8_stride(widest));
         int8.scales = cut<float>(base, rows);
+        banded = cut<T>(base, rows * widths.attended);
+        best = cut<float>(base, num_threads * num_rows * kBestFloats);
     }
 
    private:
