@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from runner.cli import (
     bench,
+    budgets,
     costs,
     demo,
     estimate,
@@ -34,6 +35,7 @@ app.command()(estimate.estimate)
 app.command()(run.run)
 app.command()(profile.profile)
 app.add_typer(keys.app, name="keys")
+app.add_typer(budgets.app, name="budgets")
 app.add_typer(models.app, name="models")
 app.add_typer(costs.app, name="costs")
 app.add_typer(bench.app, name="bench")

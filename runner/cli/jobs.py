@@ -23,6 +23,7 @@ from runner.cli.console import (
 from runner.cli.moments import RunHoursText, StartAfter, as_moment
 from runner.cli.progress import watch
 from runner.domain import ids
+from runner.domain.budgets import read_amount
 from runner.domain.errors import NotFound
 from runner.domain.ids import JobId, ProjectId
 from runner.domain.lines import ENDPOINTS
@@ -55,6 +56,12 @@ def submit(
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Run the good lines of a file with bad ones.")
     ] = False,
+    max_cost: Annotated[
+        str | None, typer.Option(help="Pause the job before it is billed more, such as 2.50.")
+    ] = None,
+    on_budget: Annotated[
+        str, typer.Option(help="A job that will not fit its limits: refuse it, or pause it then.")
+    ] = "refuse",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
     tag: Annotated[list[str], typer.Option(help="What it is for; may be repeated.")] = [],  # noqa: B006
     p99_ms: Annotated[
@@ -83,6 +90,8 @@ def submit(
                 run_hours=run_hours,
                 request_sha256=hashlib.sha256(stored.id.bytes).digest(),
                 on_invalid="skip" if skip_invalid else "fail",
+                max_cost_nano=None if max_cost is None else read_amount(max_cost, "--max-cost"),
+                on_budget=on_budget,
                 priority=priority,
                 tags=tuple(tag),
                 p99_bound_ms=p99_ms,
@@ -195,13 +204,18 @@ def pause(
 
 @app.command()
 def resume(
-    job: str, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+    job: str,
+    max_cost: Annotated[str | None, typer.Option(help="Its limit from now on.")] = None,
+    project: Project = "default",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let a paused job go on."""
     with installation(data_dir) as runtime:
         caller = caller_of(runtime, project)
         with runtime.transaction() as session:
-            record = pausing.resume_job(session, caller.project_id, read_job_id(job))
+            limit = None if max_cost is None else read_amount(max_cost, "--max-cost")
+            record = pausing.resume_job(session, caller.project_id, read_job_id(job), limit)
     show_job(record, as_json)
 
 
@@ -299,6 +313,10 @@ def show_job(job: JobRecord, as_json: bool) -> None:
         ("cost to run", money(totals.run_cost_nano, 9)),
         ("margin", money(totals.billed_nano - totals.run_cost_nano, 9)),
     ]
+    if job.max_cost_nano is not None:
+        rows.append(("limit", money(job.max_cost_nano, 9)))
+    if job.pause_reason and job.phase_reason:
+        rows.append(("why", job.phase_reason))
     print_table(("", ""), rows)
     show_faults(job)
 

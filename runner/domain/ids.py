@@ -26,6 +26,7 @@ _LENGTH = 26  # characters that hold 128 bits
 PROJECT_PREFIX = "proj_"
 API_KEY_PREFIX = "key_"
 FILE_PREFIX = "file-"
+BUDGET_PREFIX = "budget_"
 JOB_PREFIX = "batch_"
 ITEM_PREFIX = "batch_req_"
 CALL_PREFIX = "call_"

@@ -65,6 +65,8 @@ class JobRecord:
     phase_reason: str | None
     pause_reason: PauseReason | None
     queue_position: int | None
+    max_cost_nano: int | None
+    on_budget: str
     created_at: datetime
     in_progress_at: datetime | None
     finalizing_at: datetime | None
@@ -247,6 +249,8 @@ def _record_of(
         phase_reason=reason,
         pause_reason=_pause(job),
         queue_position=None if wait is None else wait.position,
+        max_cost_nano=job.max_cost_nano,
+        on_budget=job.on_budget,
         created_at=job.created_at,
         in_progress_at=job.in_progress_at,
         finalizing_at=job.finalizing_at,

@@ -1,6 +1,7 @@
 """Money that may be spent: limits kept to by the line, whoever claims, crashes or comes late."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -270,6 +271,29 @@ def test_of_two_claims_at_once_the_second_sees_what_the_first_took(workshop: Wor
         with workshop.sessions.begin() as two:  # it waits its turn for a second, in vain
             assert leases.claim_shards(two, claims[1]) == []
     assert reserved(workshop, first) + reserved(workshop, second) <= limit
+
+
+def test_three_workers_at_once_never_pass_a_limit(workshop: Workshop) -> None:
+    items = lines(40)
+    limit = 20 * bound(workshop, items[0])
+    set_budget(workshop, limit)
+    made = [workshop.make_job(items, **EASY) for _ in range(3)]
+    query = select(func.sum(Shard.billed_nano + Shard.reserved_nano))
+    highest = []
+
+    def work(pid: int) -> None:
+        worker_id = workshop.make_worker(pid)
+        while any(workshop.job(job_id).phase == "in_progress" for job_id in made):
+            for lease in workshop.claim(worker_id, shards=2):
+                highest.append(workshop.scalar(query))
+                workshop.commit(worker_id, workshop.answer(lease))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(1, 4)))
+    assert max(highest) <= limit  # type: ignore[type-var]
+    assert billed(workshop, *made) <= limit
+    assert {workshop.job(job_id).phase for job_id in made} <= {"paused", "finalizing"}
+    assert sum(reserved(workshop, job_id) for job_id in made) == 0
 
 
 def test_a_claim_under_limits_does_not_hold_up_work_without(workshop: Workshop) -> None:

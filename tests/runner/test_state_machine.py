@@ -65,6 +65,10 @@ class House(RuleBasedStateMachine):
         self.ended: dict[object, object] = {}
         self.jobs.append(self.shop.make_job(9))
         self.jobs.append(self.shop.make_job(5, priority=1))
+        self.furnish()
+
+    def furnish(self) -> None:
+        """What stands in a house of another kind from the beginning."""
 
     def hire(self) -> Actor:
         self.pids += 1

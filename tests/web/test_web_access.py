@@ -10,6 +10,7 @@ from visitor import Visitor
 from werkzeug.test import TestResponse
 from wire_lines import chat
 
+from runner.domain.ids import API_KEY_PREFIX, encode
 from runner.runtime import Runtime
 from runner.services import keys
 
@@ -66,6 +67,9 @@ KEYED = {
     ("GET", "/api/jobs/<job_id>/report"): 404,
     ("GET", "/api/jobs/<job_id>/output"): 404,
     ("GET", "/api/jobs/<job_id>/errors"): 404,
+    ("GET", "/api/budgets"): 200,
+    ("PUT", "/api/budgets"): 404,
+    ("DELETE", "/api/budgets/<budget_id>"): 404,
     ("POST", "/api/jobs/<job_id>/pause"): 404,
     ("POST", "/api/jobs/<job_id>/resume"): 404,
 }
@@ -100,13 +104,19 @@ def owned(
     model: str,
     api: FlaskClient,
     form: Callable[..., dict[str, Any]],
+    runtime: Runtime,
 ) -> dict[str, str]:
     """Ids of things that belong to the first project."""
     batch = make_batch()
     upload = api.post("/v1/uploads", json=UPLOAD).get_json()
     sent = form(("data", b"{}", "upload"))
     part = api.post(f"/v1/uploads/{upload['id']}/parts", **sent).get_json()
+    budget = api.put("/api/budgets", json={"limit": 1}).get_json()
+    with runtime.transaction() as session:
+        (key,) = [key for key in keys.list_keys(session) if key.project == "one"]
     return {
+        "api_key_id": encode(API_KEY_PREFIX, key.id),
+        "budget_id": budget["id"],
         "file_id": batch["input_file_id"],
         "batch_id": batch["id"],
         "job_id": batch["id"],
@@ -141,6 +151,8 @@ def call(client: FlaskClient, owned: dict[str, str], form: Callable[..., dict[st
             }
         elif route == ("POST", "/v1/uploads"):
             sent["json"] = UPLOAD
+        elif route == ("PUT", "/api/budgets"):
+            sent["json"] = {"limit": "9.50", "api_key_id": owned["api_key_id"]}
         elif route[1].endswith("/parts"):
             sent = form(("data", b"{}", "upload"))
         elif route[0] == "PATCH":

@@ -59,7 +59,7 @@ WRONG_FIELDS: list[tuple[str, object, str, str]] = [
     ("priority", 101, "invalid_request", "priority"),
     ("on_invalid", None, "invalid_type", "on_invalid"),
     ("on_invalid", "guess", "invalid_request", "on_invalid"),
-    ("max_cost", "1.00", "unknown_parameter", "max_cost"),
+    ("max_costs", "1.00", "unknown_parameter", "max_costs"),
     ("endpoint", "/v1/videos", "invalid_request", "endpoint"),
     ("completion_window", "1w", "invalid_request", "completion_window"),
     ("start_after", -1, "invalid_request", "start_after"),
@@ -161,6 +161,8 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
         "run_hours": "22:00-06:00 Europe/Berlin",
         "queue_position": None,
         "defaults": None,
+        "max_cost": None,
+        "on_budget": "refuse",
         "cost": {"currency": "USD", "billed": "0.000000000", "run": "0.000000000"},
     }
 

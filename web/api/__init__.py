@@ -2,7 +2,19 @@
 
 from flask import Blueprint, Flask
 
-from web.api import batches, errors, estimates, files, health, jobs, metrics, models, uploads, usage
+from web.api import (
+    batches,
+    budgets,
+    errors,
+    estimates,
+    files,
+    health,
+    jobs,
+    metrics,
+    models,
+    uploads,
+    usage,
+)
 from web.auth import require_key
 
 
@@ -12,7 +24,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(health.bp)
     app.register_blueprint(metrics.bp)
     app.register_blueprint(_keyed("v1", files.bp, uploads.bp, batches.bp, models.bp))
-    app.register_blueprint(_keyed("api", usage.bp, jobs.bp, estimates.bp))
+    app.register_blueprint(_keyed("api", usage.bp, jobs.bp, estimates.bp, budgets.bp))
 
 
 def _keyed(name: str, *parts: Blueprint) -> Blueprint:

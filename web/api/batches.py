@@ -8,6 +8,7 @@ from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 from pydantic import Field, JsonValue
 
+from runner.domain.budgets import ON_BUDGET
 from runner.domain.errors import InvalidRequest
 from runner.domain.ids import FILE_PREFIX, FileId, decode
 from runner.domain.lines import ENDPOINTS
@@ -15,6 +16,7 @@ from runner.domain.states import JobState
 from runner.domain.windows import WINDOW_PATTERN
 from runner.services import files, jobs
 from runner.services.jobs import NewJob
+from web.api.amounts import Money, read_money
 from web.api.bodies import Body, Whole, read_body
 from web.api.control_fields import Priority, RunHoursText, StartAfter, read_moment
 from web.api.idempotency import is_retry, read_idempotency_key
@@ -48,6 +50,8 @@ _P99: dict[str, JsonValue] = {"minimum": 1, "maximum": jobs.MAX_P99_MS}
 _ABOUT_TAGS = "Ours: words for what the batch is for; costs are told by them."
 _ABOUT_P99 = "Ours: an alert tells when the 99th percentile of the lines' time is above this."
 _ABOUT_WINDOW = "From 1h to 7d; OpenAI's clients say 24h."
+_ABOUT_MAX_COST = "Ours: the batch pauses before it is billed more."
+_ABOUT_ON_BUDGET = "Ours: whether a batch that will not fit its limits is refused, or pauses then."
 _ABOUT_INVALID = "Ours: whether a bad line fails the batch, or only itself."
 _ABOUT_DEFAULTS = "Ours: fields that lie under the body of every line; the line wins."
 
@@ -79,6 +83,10 @@ class CreateBatch(Body):
         dict[str, Any] | None, Field(description=_ABOUT_DEFAULTS, json_schema_extra=_DEFAULTS)
     ] = None
     tags: Annotated[list[str], Field(description=_ABOUT_TAGS, json_schema_extra=_TAGS)] = []
+    max_cost: Annotated[Money | None, Field(description=_ABOUT_MAX_COST)] = None
+    on_budget: Annotated[
+        str, Field(description=_ABOUT_ON_BUDGET, json_schema_extra={"enum": list(ON_BUDGET)})
+    ] = "refuse"
     p99_ms: Annotated[Whole | None, Field(description=_ABOUT_P99, json_schema_extra=_P99)] = None
 
 
@@ -138,6 +146,8 @@ def _new_job(body: CreateBatch) -> NewJob:
         output_expires_seconds=None if expiry is None else expiry.seconds,
         defaults=None if body.defaults is None else defaults_bytes(body.defaults),
         tags=tuple(body.tags),
+        max_cost_nano=read_money(body.max_cost, "max_cost"),
+        on_budget=body.on_budget,
         p99_bound_ms=body.p99_ms,
         idempotency_key=read_idempotency_key(),
         is_retry=is_retry(),

@@ -1,12 +1,16 @@
 """``/api/jobs``: what the wire contract has no words for. Ids are those of the wire."""
 
-from flask import Blueprint, Response
+from typing import Annotated
+
+from flask import Blueprint, Response, request
 from flask.typing import ResponseReturnValue
+from pydantic import Field
 
 from runner.domain.latency import Measure
 from runner.services import contents, job_edits, jobs, pausing, reports
 from runner.services.job_edits import JobChange
 from runner.services.reports import JobReport
+from web.api.amounts import Money, read_money
 from web.api.bodies import Body, read_body
 from web.api.control_fields import Priority, RunHoursText, StartAfter, read_moment
 from web.api.objects import ReportObject
@@ -52,6 +56,12 @@ def edit_job(job_id: str) -> ResponseReturnValue:
     return batch_object(job_edits.edit_job(current_session(), project_id, wanted, change))
 
 
+class ResumeJob(Body):
+    """How a job goes on."""
+
+    max_cost: Annotated[Money | None, Field(description="Its limit from now on.")] = None
+
+
 @bp.get("/jobs/<job_id>/report")
 def show_report(job_id: str) -> ResponseReturnValue:
     """A job's tokens, money and latency, also while it runs."""
@@ -85,9 +95,15 @@ def pause_job(job_id: str) -> ResponseReturnValue:
 
 @bp.post("/jobs/<job_id>/resume")
 def resume_job(job_id: str) -> ResponseReturnValue:
-    """Let a paused job go on, with what was left of its window."""
-    wanted = read_batch_id(job_id, "job_id")
-    return batch_object(pausing.resume_job(current_session(), current_caller().project_id, wanted))
+    """Let a paused job go on, with what was left of its window.
+
+    ``max_cost`` is its limit from now on; a job that its budget stopped needs room for a line.
+    """
+    session, project_id = current_session(), current_caller().project_id
+    wanted = jobs.get_job(session, project_id, read_batch_id(job_id, "job_id")).id
+    body = read_body(ResumeJob) if request.get_data() else ResumeJob()
+    limit = read_money(body.max_cost, "max_cost")
+    return batch_object(pausing.resume_job(session, project_id, wanted, limit))
 
 
 def _send_view(job_id: str, view: str) -> Response:

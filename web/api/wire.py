@@ -117,6 +117,8 @@ def batch_object(job: JobRecord) -> BatchObject:
         "start_after": _moment(job.start_after),
         "run_hours": job.run_hours,
         "defaults": None if job.defaults is None else json.loads(job.defaults),
+        "max_cost": None if job.max_cost_nano is None else decimal_text(job.max_cost_nano),
+        "on_budget": job.on_budget,
         "phase": job.phase,
         "phase_reason": job.phase_reason,
         "queue_position": job.queue_position,

@@ -2,8 +2,11 @@
 
 REQUEST_CODES = {
     "bad_request": "The request is not well-formed.",
+    "budget_exceeded": "A limit of money does not bear it; the message has the figures.",
+    "budget_locked": "A key that has a budget of its own cannot change budgets.",
     "checksum_mismatch": "The bytes that arrived are not those whose checksum was given.",
     "file_too_large": "The file is larger than this installation takes.",
+    "forbidden": "The caller is known, and may not do this.",
     "idempotency_key_reused": "The Idempotency-Key was used with another body.",
     "integer_above_max_value": "A number is above its maximum.",
     "integer_below_min_value": "A number is below its minimum.",

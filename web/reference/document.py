@@ -98,17 +98,17 @@ def _operation(method: str, path: str, operation: Operation, doc: str) -> Schema
     if rest.strip():
         described["description"] = inspect.cleandoc(rest)
     if operation.body is not None:
-        described["requestBody"] = _request_body(operation.body)
+        described["requestBody"] = _request_body(operation.body, operation.needs_body)
     if not keyed:
         described["security"] = []
     return described
 
 
-def _request_body(body: type[Body] | Schema) -> Schema:
+def _request_body(body: type[Body] | Schema, required: bool) -> Schema:
     if isinstance(body, dict):
         return {"required": True, "content": {"multipart/form-data": {"schema": body}}}
     schema = {"$ref": _REF.format(name=body.__name__)}
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"required": required, "content": {"application/json": {"schema": schema}}}
 
 
 def _operation_id(method: str, path: str) -> str:

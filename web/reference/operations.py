@@ -9,8 +9,9 @@ from typing import Any
 from web.api import objects
 from web.api.batches import CreateBatch
 from web.api.bodies import Body
+from web.api.budgets import SetBudget
 from web.api.estimates import EstimateFile
-from web.api.jobs import EditJob
+from web.api.jobs import EditJob, ResumeJob
 from web.api.uploads import CompleteUpload, CreateUpload
 from web.reference.parameters import (
     AFTER,
@@ -42,6 +43,7 @@ class Operation:
         answer: what a 200 holds: a type of ``web.api.objects``, or a media type.
         body: what the request carries: a model, or the schema of a form.
         parameters: of the query and the headers; those of the path are known from the route.
+        needs_body: whether the body must be there.
         statuses: beside those that all such routes have.
         also: media types that a 200 may hold instead.
     """
@@ -51,6 +53,7 @@ class Operation:
     parameters: tuple[Schema, ...] = ()
     statuses: tuple[int, ...] = ()
     also: tuple[str, ...] = ()
+    needs_body: bool = True
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
@@ -91,10 +94,15 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),
     ("POST", "/api/jobs/<job_id>/pause"): Operation(objects.BatchObject),
-    ("POST", "/api/jobs/<job_id>/resume"): Operation(objects.BatchObject),
     ("POST", "/api/estimate"): Operation(
         objects.EstimateAnswer, EstimateFile, (ESTIMATE_ENDPOINT,), statuses=(404, 413)
     ),
+    ("POST", "/api/jobs/<job_id>/resume"): Operation(
+        objects.BatchObject, ResumeJob, needs_body=False
+    ),
+    ("GET", "/api/budgets"): Operation(objects.BudgetList),
+    ("PUT", "/api/budgets"): Operation(objects.BudgetObject, SetBudget, statuses=(403, 404, 413)),
+    ("DELETE", "/api/budgets/<budget_id>"): Operation(objects.DeletedBudget, statuses=(403,)),
     ("GET", "/livez"): Operation(objects.Health),
     ("GET", "/readyz"): Operation(objects.Health, statuses=(503,)),
     ("GET", "/metrics"): Operation(FIGURES, statuses=(404,)),

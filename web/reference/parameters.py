@@ -115,6 +115,7 @@ PATH: dict[str, Schema] = {
     "file_id": {"description": "The id of a file.", "schema": {"type": "string"}},
     "batch_id": {"description": "The id of a batch.", "schema": {"type": "string"}},
     "job_id": {"description": "The id of a batch.", "schema": {"type": "string"}},
+    "budget_id": {"description": "The id of a budget.", "schema": {"type": "string"}},
     "upload_id": {"description": "The id of an upload.", "schema": {"type": "string"}},
     "name": {
         "description": "The name of a model; its slashes need no escape.",

@@ -21,6 +21,7 @@ _SENTENCES = {
     304: "Nothing has changed since the answer whose ETag was sent.",
     400: "The request is wrong; the error names what.",
     401: "No key, or one that is unknown, expired or revoked.",
+    403: "The caller may not do this.",
     404: "There is no such thing in the caller's project.",
     413: "More bytes than are accepted.",
     415: "The body is compressed.",

@@ -6,7 +6,7 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-_METHODS = ("get", "post", "patch", "delete")
+_METHODS = ("get", "post", "put", "patch", "delete")
 _BOUNDS = {
     "minimum": "at least {}",
     "maximum": "at most {}",
