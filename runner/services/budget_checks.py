@@ -42,13 +42,18 @@ def refuse_what_cannot_fit(
         )
 
 
+def may_change_budgets(session: Session, caller: Caller) -> bool:
+    """Whether the caller's key has no budget of its own, which it could else lift."""
+    return caller.api_key_id is None or session.get(Budget, caller.api_key_id) is None
+
+
 def require_unbudgeted(session: Session, caller: Caller) -> None:
     """A key that has a budget of its own must not lift it, nor that of its project.
 
     Raises:
         Forbidden: the caller's key has one.
     """
-    if caller.api_key_id is not None and session.get(Budget, caller.api_key_id) is not None:
+    if not may_change_budgets(session, caller):
         raise Forbidden(
             "This key has a budget, so it cannot change budgets; use a key without one, or:"
             " tokenmill budgets set.",

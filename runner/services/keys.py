@@ -116,6 +116,14 @@ def list_keys(session: Session) -> list[KeyRecord]:
     return [_record_of(row, project) for row, project in rows]
 
 
+def live_keys(session: Session, project_id: ProjectId) -> list[tuple[ApiKeyId, str]]:
+    """A project's keys that are not revoked, with their names, oldest first."""
+    query = select(ApiKey.id, ApiKey.name).where(
+        ApiKey.project_id == project_id, ApiKey.revoked_at.is_(None)
+    )
+    return [(ApiKeyId(row.id), row.name) for row in session.execute(query.order_by(ApiKey.id))]
+
+
 def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 

@@ -129,7 +129,14 @@ def test_a_part_that_is_polled_sends_the_whole_page_to_the_sign_in(client: Flask
     assert (answer.status_code, answer.headers["HX-Redirect"]) == (401, "/signin")
 
 
-CHANGES = ["/signout", "/jobs", "/jobs/JOB/cancel", "/jobs/JOB/pause", "/jobs/JOB/resume"]
+CHANGES = [
+    "/signout",
+    "/jobs",
+    "/jobs/JOB/cancel",
+    "/jobs/JOB/pause",
+    "/jobs/JOB/resume",
+    "/budgets",
+]
 STRANGE: list[dict[str, str]] = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},

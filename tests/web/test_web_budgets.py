@@ -1,10 +1,12 @@
 """Budgets and limits over the wire: exact amounts, refusals with figures, who may change what."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from visitor import Visitor, assert_harmless
 
 from runner.domain.ids import API_KEY_PREFIX, encode
 from runner.runtime import Runtime
@@ -127,3 +129,34 @@ def test_resuming_may_raise_the_limit(api: FlaskClient, upload: Upload, model: s
     assert (
         api.post(f"{path}/resume", json={"max_cost": "7"}).get_json()["max_cost"] == "7.000000000"
     )
+
+
+def test_a_page_shows_sets_and_removes_budgets(
+    visitor: Visitor, run_batch: RunBatch, model: str
+) -> None:
+    empty = visitor.get("/budgets").text
+    assert_harmless(empty)
+    assert "No budget yet" in empty
+    run_batch(LINES)
+    answer = visitor.post("/budgets", limit="4.00", payer="")
+    assert (answer.status_code, answer.location) == (303, "/budgets")
+    page = visitor.get("/budgets").text
+    assert_harmless(page)
+    assert "The whole project" in page
+    assert "$4.00" in page
+    found = re.search(r'action="(/budgets/budget_[0-9a-z]{26}/remove)"', page)
+    assert found is not None
+    assert visitor.post("/budgets", limit="a lot", payer="").status_code == 400
+    assert visitor.post("/budgets", limit="1", payer="key_nonsense").status_code == 404
+    assert visitor.post(found[1]).status_code == 303
+    assert "No budget yet" in visitor.get("/budgets").text
+
+
+def test_a_browser_whose_key_has_a_budget_cannot_change_budgets(
+    visitor: Visitor, runtime: Runtime
+) -> None:
+    visitor.post("/budgets", limit="4.00", payer=key_of(runtime, "one"))
+    page = visitor.get("/budgets").text
+    assert "cannot change budgets" in page
+    assert ">Remove<" not in page
+    assert visitor.post("/budgets", limit="400", payer="").status_code == 403

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from flask import Blueprint, Flask
 
-from web.ui import costs, csrf, errors, guard, headers, job_controls, jobs, sign_in, words
+from web.ui import budgets, costs, csrf, errors, guard, headers, job_controls, jobs, sign_in, words
 
 _STATIC = Path(__file__).parents[1] / "static"
 
@@ -16,7 +16,7 @@ def register(app: Flask) -> None:
     bp.after_request(headers.add)
     bp.context_processor(guard.shown_everywhere)
     bp.register_error_handler(Exception, errors.show)
-    for part in (sign_in.bp, jobs.bp, job_controls.bp, costs.bp):
+    for part in (sign_in.bp, jobs.bp, job_controls.bp, costs.bp, budgets.bp):
         bp.register_blueprint(part)
     words.register(app)
     app.register_blueprint(bp)
