@@ -10,6 +10,7 @@ for a row, so it has no part in any deadlock.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 import psycopg
@@ -38,11 +39,20 @@ Bounds = dict[int, int]
 """The most that each line can be billed, by ``idx``."""
 
 
-def take_turns(session: Session, model_id: ModelId) -> frozenset[UUID]:
-    """Wait for other claims under limits; returns the projects whose limited jobs may be leased.
+@dataclass(frozen=True, slots=True)
+class Payers:
+    """Projects with limits among those that wait, and those of them whose turn is ours."""
 
-    Call it before anything is locked.
-    """
+    limited: frozenset[UUID]
+    ours: frozenset[UUID]
+
+    def has_limits(self, job: Job) -> bool:
+        """Whether lines of a job may count against a limit."""
+        return job.max_cost_nano is not None or job.project_id in self.limited
+
+
+def take_turns(session: Session, model_id: ModelId) -> Payers:
+    """Wait for other claims under the same limits; call it before anything is locked."""
     has_budget = select(Budget.payer_id).where(Budget.project_id == Job.project_id)
     limited = (
         select(Job.project_id)
@@ -55,7 +65,10 @@ def take_turns(session: Session, model_id: ModelId) -> frozenset[UUID]:
         .distinct()
     )
     places = sorted((_place(project_id), project_id) for project_id in session.scalars(limited))
-    return frozenset(project_id for place, project_id in places if _is_our_turn(session, place))
+    return Payers(
+        limited=frozenset(project_id for _, project_id in places),
+        ours=frozenset(project_id for place, project_id in places if _is_our_turn(session, place)),
+    )
 
 
 def _place(project_id: UUID) -> int:

@@ -6,20 +6,15 @@ from sqlalchemy.orm import Session
 
 from runner.db.models import BudgetAlert, Job
 from runner.domain.budgets import ALERTS, Limit, LimitKind
-from runner.domain.states import PAUSABLE_JOB_STATES
 from runner.services.events import announce
-from runner.services.spending import limits_of_job, monthly_limits, this_month
+from runner.services.spending import limits_of_running_jobs, monthly_limits, this_month
 
 USED_UP = ALERTS[-1]
 
 
 def tell_of_spending(session: Session) -> None:
     """Announce each mark that the spending of a budget or of a running job has come to."""
-    running = select(Job).where(Job.state.in_(PAUSABLE_JOB_STATES), Job.max_cost_nano.is_not(None))
-    limits = monthly_limits(session)
-    for job in session.scalars(running):
-        limits += [limit for limit in limits_of_job(session, job) if limit.payer_id == job.id]
-    for limit in limits:
+    for limit in (*monthly_limits(session), *limits_of_running_jobs(session)):
         for percent in ALERTS:
             if limit.spent_percent >= percent:
                 tell(session, limit, percent)

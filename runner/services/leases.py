@@ -18,7 +18,7 @@ from runner.domain.ids import ApiKeyId, FileId, JobId, ModelId, ProjectId, Worke
 from runner.domain.leases import Lease, ShardKey
 from runner.domain.states import LIVE_WORKER_STATES, JobState, PauseReason, ShardState
 from runner.failpoints import FailPoint, hit
-from runner.services.allowances import allowance_of, take_turns
+from runner.services.allowances import Payers, allowance_of, take_turns
 from runner.services.models import price_of
 from runner.services.turns import is_ready, may_lease, turns, waiting_jobs
 
@@ -231,7 +231,7 @@ def _tail_share(session: Session, model_id: ModelId, job_id: UUID, shards: int) 
 
 
 def _take(
-    session: Session, claim: Claim, job_id: UUID, wanted: _Wanted, payers: frozenset[UUID]
+    session: Session, claim: Claim, job_id: UUID, wanted: _Wanted, payers: Payers
 ) -> list[Lease]:
     """Lease the next ready shards of a job; of a limited one, what its limits bear."""
     job = session.get_one(Job, job_id)
@@ -242,11 +242,11 @@ def _take(
         .limit(wanted.shards)
         .with_for_update(skip_locked=True)
     )
-    allowance = allowance_of(session, job)
+    allowance = allowance_of(session, job) if payers.has_limits(job) else None
     if allowance is None:
         numbers = picked.with_only_columns(Shard.shard_no).cte("picked")
         return _lease(session, claim, job, Shard.shard_no == numbers.c.shard_no, {})
-    if job.project_id not in payers:  # another claim has its turn; the next one may
+    if job.project_id not in payers.ours:  # another claim has its turn; the next one may
         return []
     bounds = allowance.reserve(session.scalars(picked).all())
     return _lease(session, claim, job, Shard.shard_no.in_(bounds), bounds) if bounds else []

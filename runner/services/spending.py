@@ -32,7 +32,7 @@ from runner.db.models import Budget, Job, Shard, Spending
 from runner.domain.budgets import Limit, LimitKind
 from runner.domain.ids import WorkerId
 from runner.domain.leases import FinishedItem
-from runner.domain.states import ShardState
+from runner.domain.states import JobState, ShardState
 from runner.services.accounting import Charge
 
 
@@ -90,6 +90,24 @@ def limits_of_project(session: Session, project_id: UUID) -> list[Limit]:
 def monthly_limits(session: Session) -> list[Limit]:
     """Every monthly limit there is."""
     return _read(session, [_budgets()])
+
+
+def limits_of_running_jobs(session: Session) -> list[Limit]:
+    """The own limits of jobs that have not ended."""
+    query = (
+        select(
+            literal(LimitKind.JOB.value),
+            Job.id,
+            Job.project_id,
+            func.coalesce(Job.max_cost_nano, 0),
+            _sum(Shard.billed_nano),
+            _sum(Shard.reserved_nano),
+        )
+        .join(Shard, Shard.job_id == Job.id)
+        .where(Job.state == JobState.IN_PROGRESS, Job.max_cost_nano.is_not(None))
+        .group_by(Job.id)
+    )
+    return _read(session, [query])
 
 
 def _read(session: Session, parts: list[Select[str, UUID, UUID, int, int, int]]) -> list[Limit]:

@@ -301,7 +301,7 @@ def test_a_claim_under_limits_does_not_hold_up_work_without(workshop: Workshop) 
     workshop.make_job(lines(4), max_cost_nano=10**9)
     job_id = workshop.make_job(lines(4), caller=free)
     with workshop.sessions.begin() as one:
-        assert allowances.take_turns(one, workshop.model.id) == {workshop.caller.project_id}
+        assert allowances.take_turns(one, workshop.model.id).ours == {workshop.caller.project_id}
         held = workshop.claim(workshop.make_worker(), shards=5)
         assert [lease.key.job_id for lease in held] == [job_id]
 
