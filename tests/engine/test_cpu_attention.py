@@ -1,6 +1,7 @@
 """Attention in C++ against the reference, over several steps of a mixed batch."""
 
 import random
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -21,58 +22,131 @@ NAN_BITS = 0x7FFF
 pytestmark = pytest.mark.skipif(not usable_levels(), reason="no kernels for this processor")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("level", levels_to_test(), ids=lambda level: level.name)
-@pytest.mark.parametrize(
-    ("block_size", "heads", "shape", "options"),
-    [
-        (32, 9, LayerShape(3, 64, 64), AttentionOptions(0.125)),
-        (5, 40, LayerShape(1, 36, 16), AttentionOptions(0.3)),
-        (8, 6, LayerShape(2, 8, 5), AttentionOptions(0.3, 6, sinks=torch.linspace(-2, 3, 6))),
-        (100, 4, LayerShape(4, 32, 80), AttentionOptions(0.3, 300, 2.0)),
-    ],
-)
-def test_steps_of_a_mixed_batch_equal_the_reference(
-    level: Level,
-    dtype: torch.dtype,
-    block_size: int,
-    heads: int,
-    shape: LayerShape,
-    options: AttentionOptions,
-) -> None:
-    blocks = [-(-length // block_size) for length in LENGTHS]
-    reference = ReferenceAttention([shape], block_size, CPU, torch.float32)
-    backend = CpuAttention(kernels_of(level), [shape], block_size, dtype)
-    for each in (reference, backend):
-        each.allocate(sum(blocks))
-    # Slots that were never written may hold anything.
-    backend._pools[0].view("uint16")[:] = NAN_BITS
-    order = random.Random(1).sample(range(sum(blocks)), sum(blocks))
-    tables = [[order.pop() for _ in range(count)] for count in blocks]
-    generator = torch.Generator().manual_seed(0)
-    sizes = ((heads, shape.key_dim), (shape.num_kv_heads, shape.key_dim),
-             (shape.num_kv_heads, shape.value_dim))  # fmt: skip
-    data = [
-        [torch.randn(length, *size, generator=generator).to(dtype) for size in sizes]
-        for length in LENGTHS
-    ]
-    done = [0] * len(LENGTHS)
-    for chunk in CHUNKS:
-        parts = [
-            (i, done[i], min(done[i] + chunk, n)) for i, n in enumerate(LENGTHS) if done[i] < n
+@dataclass(slots=True)
+class Sequence:
+    """Its queries, keys and values of all tokens ([tokens, heads, dim] each), and its blocks."""
+
+    rows: list[torch.Tensor]
+    table: list[int]
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of attention as a model would describe it."""
+
+    block_size: int
+    heads: int
+    shape: LayerShape
+    options: AttentionOptions
+
+
+class Bench:
+    """The reference and the backend side by side, each over a pool of its own."""
+
+    def __init__(self, level: Level, dtype: torch.dtype, layer: Layer, num_blocks: int) -> None:
+        self._layer, self._dtype = layer, dtype
+        self._reference = ReferenceAttention([layer.shape], layer.block_size, CPU, torch.float32)
+        self._backend = CpuAttention(kernels_of(level), [layer.shape], layer.block_size, dtype)
+        for each in (self._reference, self._backend):
+            each.allocate(num_blocks)
+        # Slots that were never written may hold anything.
+        self._backend._pools[0].view("uint16")[:] = NAN_BITS
+        self._free = random.Random(1).sample(range(num_blocks), num_blocks)
+        self._generator = torch.Generator().manual_seed(0)
+
+    def sequence(self, length: int, parent: Sequence | None = None, shared: int = 0) -> Sequence:
+        """A new one of `length` tokens, the first `shared` of which are the parent's, computed."""
+        shape = self._layer.shape
+        sizes = ((self._layer.heads, shape.key_dim), (shape.num_kv_heads, shape.key_dim),
+                 (shape.num_kv_heads, shape.value_dim))  # fmt: skip
+        rows = [
+            torch.randn(length, *size, generator=self._generator).to(self._dtype) for size in sizes
         ]
+        table: list[int] = []
+        if parent is not None:
+            assert shared % self._layer.block_size == 0
+            rows = [
+                torch.cat([theirs[:shared], own[shared:]])
+                for theirs, own in zip(parent.rows, rows, strict=True)
+            ]
+            table = parent.table[: shared // self._layer.block_size]
+        while len(table) * self._layer.block_size < length:
+            table.append(self._free.pop())
+        return Sequence(rows, table, shared)
+
+    def step(self, work: list[tuple[Sequence, int]]) -> None:
+        """Compute so many next tokens of each sequence, and compare."""
+        parts = [(s, s.done, min(s.done + n, len(s.rows[0]))) for s, n in work]
+        parts = [(s, start, end) for s, start, end in parts if start < end]
         parts.sort(key=lambda part: (part[2] - part[1] != 1, part[1]))
         layout = BatchLayout(
             [end - start for _, start, end in parts],
             [end for _, _, end in parts],
-            [tables[i] for i, _, _ in parts],
+            [s.table for s, _, _ in parts],
         )
-        rows = [torch.cat([data[i][k][start:end] for i, start, end in parts]) for k in range(3)]
-        for each in (reference, backend):
+        rows = [torch.cat([s.rows[k][start:end] for s, start, end in parts]) for k in range(3)]
+        for each in (self._reference, self._backend):
             each.begin(layout)
-        out = backend.attend(0, *rows, options)
-        expected = reference.attend(0, *[part.float() for part in rows], options)
-        torch.testing.assert_close(out.float(), expected, rtol=0, atol=LIMITS[dtype])
-        for i, _, end in parts:
-            done[i] = end
-    assert done == LENGTHS
+        out = self._backend.attend(0, *rows, self._layer.options)
+        expected = self._reference.attend(0, *[part.float() for part in rows], self._layer.options)
+        torch.testing.assert_close(out.float(), expected, rtol=0, atol=LIMITS[self._dtype])
+        for s, _, end in parts:
+            s.done = end
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("level", levels_to_test(), ids=lambda level: level.name)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Layer(32, 9, LayerShape(3, 64, 64), AttentionOptions(0.125)),
+        Layer(5, 40, LayerShape(1, 36, 16), AttentionOptions(0.3)),
+        Layer(8, 6, LayerShape(2, 8, 5), AttentionOptions(0.3, 6, sinks=torch.linspace(-2, 3, 6))),
+        Layer(100, 4, LayerShape(4, 32, 80), AttentionOptions(0.3, 300, 2.0)),
+    ],
+    ids=["smollm", "many-heads", "sinks", "capped"],
+)
+def test_steps_of_a_mixed_batch_equal_the_reference(
+    level: Level, dtype: torch.dtype, layer: Layer
+) -> None:
+    blocks = sum(-(-length // layer.block_size) for length in LENGTHS)
+    bench = Bench(level, dtype, layer, blocks)
+    sequences = [bench.sequence(length) for length in LENGTHS]
+    for chunk in CHUNKS:
+        bench.step([(sequence, chunk) for sequence in sequences])
+    assert [sequence.done for sequence in sequences] == LENGTHS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("level", levels_to_test(), ids=lambda level: level.name)
+@pytest.mark.parametrize("seed", range(8))
+def test_sequences_that_share_blocks_equal_the_reference(
+    level: Level, dtype: torch.dtype, seed: int
+) -> None:
+    """A trunk, branches of it, and twigs of one branch, which all add single tokens and chunks."""
+    dice = random.Random(seed)
+    group, kv_heads = 1 + seed % 8, dice.choice([1, 2, 3])
+    block_size = dice.choice([4, 16, 32, 64, 96, 100])
+    shape = LayerShape(kv_heads, dice.choice([8, 32, 36, 64, 96]), dice.choice([5, 16, 48, 64, 80]))
+    heads = group * kv_heads
+    options = AttentionOptions(
+        shape.key_dim**-0.5,
+        dice.choice([None, None, 90, 500]),
+        dice.choice([None, None, 2.0]),
+        dice.choice([None, torch.linspace(-2, 3, heads)]),
+    )
+    bench = Bench(level, dtype, Layer(block_size, heads, shape, options), num_blocks=3_000)
+    trunk = bench.sequence(700)
+    bench.step([(trunk, 699)])
+    first, second = (
+        dice.randint(a, b) // block_size * block_size for a, b in [(200, 400), (401, 600)]
+    )
+    branches = [bench.sequence(second + 100, trunk, first) for _ in range(dice.randint(3, 12))]
+    bench.step([(branch, second + 1 - first) for branch in branches])
+    twigs = [bench.sequence(second + 20, branches[0], second) for _ in range(dice.randint(0, 40))]
+    for _ in range(3):
+        work = [(each, 1) for each in [trunk, *branches, *twigs, bench.sequence(40)]]
+        work[dice.randrange(len(work))] = (bench.sequence(90), dice.randint(2, 90))
+        dice.shuffle(work)
+        bench.step(work)

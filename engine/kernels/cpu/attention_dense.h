@@ -17,7 +17,7 @@ struct DenseScratch {
 
 // Where a row comes from.
 struct DenseRow {
-    int32_t sequence, token, query_head, position, slot;
+    int32_t token, query_head, position, slot;
 };
 
 template <typename T>
@@ -39,19 +39,31 @@ class Dense {
         const int64_t total = item.count * layer_.group;
         for (int64_t first = 0; first < total; first += kDenseRows) {
             num_rows_ = std::min(kDenseRows, total - first);
-            for (int64_t r = 0; r < num_rows_; ++r) {
-                // One head after the other, so that 32 queries of one fill the tiles.
-                const int32_t query = static_cast<int32_t>((first + r) % item.count);
-                const int64_t query_head = head * layer_.group + (first + r) / item.count;
-                rows_[r] = {item.sequence, item.token + query, static_cast<int32_t>(query_head),
-                            item.position + query, item.slot};
-            }
+            for (int64_t r = 0; r < num_rows_; ++r) rows_[r] = row_of(item, head, first + r);
             attend_rows(layer_.table(item.sequence), head, item.start, item.end);
         }
-        if (item.slot >= 0) layer_.arrive(item.sequence, item.token, head, merged_);
+        if (item.first_member < 0) {
+            if (item.slot >= 0) layer_.arrive(item.sequence, item.token, head, merged_);
+            return;
+        }
+        for (int64_t i = 0; i < item.count; ++i) {
+            const Member& member = layer_.plan.members[item.first_member + i];
+            layer_.arrive(member.sequence, member.token, head, merged_);
+        }
     }
 
    private:
+    // One head after the other, so that 32 queries of one fill the tiles.
+    DenseRow row_of(const Item& item, int64_t head, int64_t r) const {
+        const int32_t query = static_cast<int32_t>(r % item.count);
+        const int32_t query_head = static_cast<int32_t>(head * layer_.group + r / item.count);
+        if (item.first_member < 0) {
+            return {item.token + query, query_head, item.position + query, item.slot};
+        }
+        const Member& member = layer_.plan.members[item.first_member + query];
+        return {member.token, query_head, member.position, member.slot};
+    }
+
     void attend_rows(const int32_t* table, int64_t head, int64_t start, int64_t end) {
         int64_t first = end;
         for (int64_t r = 0; r < num_rows_; ++r) {
@@ -67,7 +79,9 @@ class Dense {
         head_ = head;
         const int64_t block_size = layer_.batch.block_size;
         const int64_t step = std::max(kChunk / block_size, int64_t{1}) * block_size;
-        for (int64_t chunk = std::max(start, first) / step * step; chunk < end; chunk += step) {
+        // What lies before `start` belongs to another piece; what no row sees is only hidden.
+        const int64_t begin = std::max(start, first / block_size * block_size);
+        for (int64_t chunk = begin; chunk < end; chunk += step) {
             // Blocks larger than the scores' buffer are taken in parts of whole panels.
             const int64_t stop = std::min(end, chunk + step);
             for (int64_t part = chunk; part < stop; part += kChunk) {

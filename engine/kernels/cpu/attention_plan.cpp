@@ -8,6 +8,13 @@ constexpr int32_t kItemQueries = 32;  // queries of a sequence that are attended
 // A single query is cut so often that a long sequence alone keeps all threads busy. By the position
 // and not by what else runs: a row's sums are then the same in every batch.
 constexpr int32_t kPartKeys = 512;
+constexpr int32_t kSharedKeys = 2048;  // keys of a piece that several sequences share
+
+// So many keys in whole blocks, at least one.
+int32_t whole_blocks(const TmBatch& batch, int32_t keys) {
+    const int32_t block = static_cast<int32_t>(batch.block_size);
+    return std::max(keys / block, 1) * block;
+}
 
 bool is_longer(const Item& a, const Item& b) {
     return int64_t{a.count} * (a.end - a.start) > int64_t{b.count} * (b.end - b.start);
@@ -17,21 +24,28 @@ bool is_longer(const Item& a, const Item& b) {
 
 TmAttentionPlan::TmAttentionPlan(const TmBatch& batch) : batch(&batch) {
     parts.resize(batch.num_seqs, Parts{0, 0});
+    tokens_.resize(batch.num_seqs);
+    shared_keys_.resize(batch.num_seqs, 0);
+    num_shared_.resize(batch.num_seqs, 0);
     int32_t token = 0;
     for (int32_t sequence = 0; sequence < batch.num_seqs; ++sequence) {
-        if (batch.query_lens[sequence] == 1) {
-            add_decode(sequence, token);
-        } else {
-            add_chunk(sequence, token);
-        }
+        tokens_[sequence] = token;
+        if (batch.query_lens[sequence] > 1) add_chunk(sequence);
         token += batch.query_lens[sequence];
     }
+    const std::vector<SharedKeys> shared = find_shared_keys(batch);
+    for (const SharedKeys& keys : shared) count_shared(keys);
+    for (int32_t sequence = 0; sequence < batch.num_seqs; ++sequence) {
+        if (batch.query_lens[sequence] == 1) add_decode(sequence);
+    }
+    for (const SharedKeys& keys : shared) add_shared(keys);
     // A long piece that is taken last leaves the other threads waiting for it.
     std::stable_sort(dense.begin(), dense.end(), is_longer);
     std::stable_sort(decodes.begin(), decodes.end(), is_longer);
 }
 
-void TmAttentionPlan::add_chunk(int32_t sequence, int32_t token) {
+void TmAttentionPlan::add_chunk(int32_t sequence) {
+    const int32_t token = tokens_[sequence];
     const int32_t queries = batch->query_lens[sequence];
     const int32_t position = batch->context_lens[sequence] - queries;
     for (int32_t i = 0; i < queries; i += kItemQueries) {
@@ -43,16 +57,51 @@ void TmAttentionPlan::add_chunk(int32_t sequence, int32_t token) {
     }
 }
 
-void TmAttentionPlan::add_decode(int32_t sequence, int32_t token) {
+// How many parts its keys will be for each of the sequences.
+void TmAttentionPlan::count_shared(const SharedKeys& keys) {
+    const int32_t step = whole_blocks(*batch, kSharedKeys);
+    for (const int32_t sequence : keys.sequences) {
+        parts[sequence].count += (keys.end - keys.start + step - 1) / step;
+        shared_keys_[sequence] = keys.end;
+    }
+}
+
+// A single query's own keys, and slots for all of its parts.
+void TmAttentionPlan::add_decode(int32_t sequence) {
     const int32_t context = batch->context_lens[sequence];
-    const int32_t block = static_cast<int32_t>(batch->block_size);
-    const int32_t step = std::max(kPartKeys / block, 1) * block;
-    const bool is_whole = context <= step;
-    if (!is_whole) parts[sequence] = {num_slots, (context + step - 1) / step};
-    for (int32_t start = 0; start < context; start += step) {
-        const int32_t end = std::min(context, start + step);
-        const int32_t slot = is_whole ? -1 : num_slots++;
-        decodes.push_back({sequence, token, context - 1, 1, start, end, slot, end == context});
+    const int32_t step = whole_blocks(*batch, kPartKeys);
+    const int32_t shared = parts[sequence].count;
+    const int32_t own = (context + step - 1) / step - shared_keys_[sequence] / step;
+    const bool is_whole = shared + own == 1;
+    int32_t slot = num_slots + shared;
+    if (!is_whole) {
+        parts[sequence] = {num_slots, shared + own};
+        num_slots += shared + own;
+    }
+    for (int32_t start = shared_keys_[sequence]; start < context;) {
+        const int32_t end = std::min(context, start / step * step + step);
+        decodes.push_back({sequence, tokens_[sequence], context - 1, 1, start, end,
+                           is_whole ? -1 : slot++, end == context});
+        start = end;
+    }
+}
+
+void TmAttentionPlan::add_shared(const SharedKeys& keys) {
+    const int32_t count = static_cast<int32_t>(keys.sequences.size());
+    const int32_t step = whole_blocks(*batch, kSharedKeys);
+    for (int32_t start = keys.start; start < keys.end; start += step) {
+        const int32_t end = std::min(keys.end, start + step);
+        for (int32_t i = 0; i < count; i += kItemQueries) {
+            const int32_t here = std::min(kItemQueries, count - i);
+            const int32_t first = static_cast<int32_t>(members.size());
+            for (int32_t m = i; m < i + here; ++m) {
+                const int32_t sequence = keys.sequences[m];
+                // Ranges come by ascending keys, so a sequence's slots are filled in order.
+                members.push_back({sequence, tokens_[sequence], batch->context_lens[sequence] - 1,
+                                   parts[sequence].first_slot + num_shared_[sequence]++});
+            }
+            dense.push_back({keys.sequences[i], 0, 0, here, start, end, 0, false, first});
+        }
     }
 }
 

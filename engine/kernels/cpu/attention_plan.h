@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "attention.h"
+#include "shared_prefixes.h"
 
-// Some queries over some keys. A piece that sees only a part of its rows' keys leaves the part's sums
-// in slots, and whoever brings a sequence's last part merges them.
+// Some queries over some keys: neighbours of one sequence, or single ones of several that share the
+// keys. A piece that sees only a part of its rows' keys leaves
+// the part's sums in slots, and whoever brings a sequence's last part merges them.
 struct Item {
-    int32_t sequence;
+    int32_t sequence;  // of several one that has the keys
     int32_t token;     // row of the first query in the batch
     int32_t position;  // of the first query
     int32_t count;     // queries
@@ -18,6 +20,12 @@ struct Item {
     int32_t end;
     int32_t slot;      // where the part's sums go; -1 where the piece sees all keys
     bool writes;       // a single query writes its own key and value first: nobody else reads them
+    int32_t first_member = -1;  // of several sequences, in the plan's members
+};
+
+// A sequence among those that share keys.
+struct Member {
+    int32_t sequence, token, position, slot;
 };
 
 // A sequence's parts lie in neighbouring slots, by ascending keys.
@@ -34,8 +42,9 @@ struct TmAttentionPlan {
 
     const TmBatch* batch;
     std::vector<Item> written;  // those whose keys must be stored before anybody attends
-    std::vector<Item> dense;    // several queries of a sequence; longest first
+    std::vector<Item> dense;    // several queries over the same keys; longest first
     std::vector<Item> decodes;  // single queries; longest first
+    std::vector<Member> members;
     std::vector<Parts> parts;   // of each sequence
     int32_t num_slots = 0;
 
@@ -44,8 +53,14 @@ struct TmAttentionPlan {
     mutable int64_t num_arrived = 0;
 
    private:
-    void add_chunk(int32_t sequence, int32_t token);
-    void add_decode(int32_t sequence, int32_t token);
+    void add_chunk(int32_t sequence);
+    void count_shared(const SharedKeys& keys);
+    void add_decode(int32_t sequence);
+    void add_shared(const SharedKeys& keys);
+
+    // Of each sequence: the row of its first query, its keys that are in shared pieces, and how many
+    // of its shared parts have a slot.
+    std::vector<int32_t> tokens_, shared_keys_, num_shared_;
 };
 
 // Floats of a row's part: its unscaled sums of values, then its total and its largest score.

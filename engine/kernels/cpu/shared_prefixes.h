@@ -1,0 +1,16 @@
+// Blocks that several single queries of a step have in common, found by their block tables alone.
+#pragma once
+
+#include <vector>
+
+#include "attention.h"
+
+// Keys start .. end that some sequences share, block by block.
+struct SharedKeys {
+    std::vector<int32_t> sequences;
+    int32_t start, end;
+};
+
+// What is worth attending as one product with all the sequences' queries. Whole blocks only, none of
+// which is written in this step; of each sequence the ranges follow each other from its first key on.
+std::vector<SharedKeys> find_shared_keys(const TmBatch& batch);
