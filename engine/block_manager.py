@@ -2,12 +2,12 @@
 
 Only bookkeeping lives here; the tensors belong to the attention backend. A block is always in
 exactly one of three places: held by requests (count above 0), free without content, or free but
-still cached for a later request with the same prefix.
+still cached for a later request with the same prefix, pinned if such a request is known.
 """
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from itertools import takewhile
 
@@ -28,6 +28,9 @@ class BlockManager:
         self._free = list(range(num_blocks - 1, -1, -1))
         # Free blocks with content, least recently used first; removal of any one is O(1).
         self._cached_free: OrderedDict[int, None] = OrderedDict()
+        # Those of them that a waiting request needs: given up last. And how many need each hash.
+        self._pinned_free: OrderedDict[int, None] = OrderedDict()
+        self._pins: Counter[bytes] = Counter()
         self._block_of_hash: dict[bytes, int] = {}
         self._hash_of_block: dict[int, bytes] = {}
         self._tokens_of_block: dict[int, list[int]] = {}
@@ -35,7 +38,7 @@ class BlockManager:
     @property
     def num_free_blocks(self) -> int:
         """Blocks that can be allocated now; cached ones are given up when needed."""
-        return len(self._free) + len(self._cached_free)
+        return len(self._free) + len(self._cached_free) + len(self._pinned_free)
 
     @property
     def num_used_blocks(self) -> int:
@@ -84,7 +87,7 @@ class BlockManager:
         assert not request.block_table
         for block in blocks:
             if self._ref_counts[block] == 0:
-                del self._cached_free[block]
+                del self._free_room(block)[block]
             self._ref_counts[block] += 1
         request.block_table.extend(blocks)
         request.num_computed_tokens = len(blocks) * self.block_size
@@ -128,11 +131,21 @@ class BlockManager:
             self._ref_counts[block] -= 1
             if self._ref_counts[block] == 0:
                 if block in self._hash_of_block:
-                    self._cached_free[block] = None
+                    self._free_room(block)[block] = None
                 else:
                     self._free.append(block)
         request.block_table.clear()
         request.num_computed_tokens = 0
+
+    def pin(self, hashes: Sequence[bytes]) -> None:
+        """A waiting request needs the blocks with these hashes, computed or still to come."""
+        for block_hash in reversed(hashes):  # tail first, as in `release`
+            self._move(block_hash, 1)
+
+    def unpin(self, hashes: Sequence[bytes]) -> None:
+        """Undo one `pin`."""
+        for block_hash in reversed(hashes):
+            self._move(block_hash, -1)
 
     def check_integrity(self, requests: Iterable[Request]) -> None:
         """Assert that no block is lost, doubled or miscounted, given all holders."""
@@ -144,22 +157,41 @@ class BlockManager:
         assert counts == self._ref_counts, "reference counts differ from the block tables"
         free = set(self._free)
         assert len(free) == len(self._free), "block freed twice"
-        assert free.isdisjoint(self._cached_free), "block both free and cached"
+        cached = self._cached_free.keys() | self._pinned_free.keys()
+        assert free.isdisjoint(cached), "block both free and cached"
+        assert len(cached) == len(self._cached_free) + len(self._pinned_free)
+        assert all(block in self._free_room(block) for block in cached), "wrongly pinned"
         for block in range(self.num_blocks):
-            is_free = block in free or block in self._cached_free
+            is_free = block in free or block in cached
             assert is_free == (counts[block] == 0), f"block {block} is lost or in use while free"
         assert free.isdisjoint(self._hash_of_block), "free block still hashed"
-        assert all(block in self._hash_of_block for block in self._cached_free)
+        assert all(block in self._hash_of_block for block in cached)
         assert self._block_of_hash == {h: b for b, h in self._hash_of_block.items()}
         assert self._hash_of_block.keys() == self._tokens_of_block.keys()
 
     def _take_free(self) -> int:
         if self._free:
             return self._free.pop()
-        block, _ = self._cached_free.popitem(last=False)
+        block, _ = (self._cached_free or self._pinned_free).popitem(last=False)
         del self._block_of_hash[self._hash_of_block.pop(block)]
         del self._tokens_of_block[block]
         return block
+
+    def _free_room(self, block: int) -> OrderedDict[int, None]:
+        """Where a block with content is kept while nobody holds it."""
+        return self._pinned_free if self._pins[self._hash_of_block[block]] else self._cached_free
+
+    def _move(self, block_hash: bytes, pins: int) -> None:
+        """Change how many need a hash, and with that its block's room."""
+        block = self._block_of_hash.get(block_hash)
+        is_free = block is not None and self._ref_counts[block] == 0
+        if block is not None and is_free:
+            del self._free_room(block)[block]
+        self._pins[block_hash] += pins
+        if not self._pins[block_hash]:
+            del self._pins[block_hash]
+        if block is not None and is_free:
+            self._free_room(block)[block] = None
 
     def _tokens_at(self, request: Request, index: int) -> list[int]:
         start = index * self.block_size

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from engine.admission import Forecast, OutputLengths
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
+from engine.prefix_groups import PrefixGroups
 from engine.request import Request, RequestStatus
 
 MAX_HELD_PER_STEP = 64
@@ -69,8 +70,7 @@ class Scheduler:
         self.prefix_hit_tokens = 0
         self.prefix_query_tokens = 0
         self._num_published: dict[str, int] = {}
-        # Hashes of prefix blocks that a running request is about to compute, with that request.
-        self._leader_of: dict[bytes, Request] = {}
+        self._groups = PrefixGroups(blocks)
 
     @property
     def waiting(self) -> list[Request]:
@@ -134,8 +134,7 @@ class Scheduler:
         request.advance(num_tokens)
         before = self._num_published[request.request_id]
         after = self._blocks.publish(request, before)
-        for block_hash in request.block_hashes[before:after]:
-            self._stop_leading(request, block_hash)
+        self._groups.stop_leading(request, request.block_hashes[before:after])
         self._num_published[request.request_id] = after
 
     def remove(self, request: Request) -> None:
@@ -145,6 +144,7 @@ class Scheduler:
         elif request.status is RequestStatus.WAITING:
             self._waiting = [entry for entry in self._waiting if entry[-1] is not request]
             heapq.heapify(self._waiting)
+            self._groups.stop_waiting(request)
         request.status = RequestStatus.FINISHED
         self._order_of.pop(request.request_id, None)
 
@@ -155,12 +155,13 @@ class Scheduler:
         assert all(not r.block_table for r in self.waiting), "waiting request holds blocks"
         assert all(r.num_computed_tokens <= r.num_tokens for r in self.running)
         assert len(self._order_of) == len(self.running) + len(self._waiting)
-        assert all(r in self.running for r in self._leader_of.values())
+        self._groups.check_integrity(self.running, self.waiting)
         self._blocks.check_integrity(self.running)
 
     def _enqueue(self, request: Request) -> None:
         request.status = RequestStatus.WAITING
         heapq.heappush(self._waiting, self._entry(request))
+        self._groups.wait(request)
 
     def _sort_waiting(self) -> None:
         self._waiting = [self._entry(request) for request in self.waiting]
@@ -221,8 +222,8 @@ class Scheduler:
 
     def _leave_running(self, request: Request) -> None:
         self.running.remove(request)
-        for block_hash in request.block_hashes[self._num_published.pop(request.request_id) :]:
-            self._stop_leading(request, block_hash)
+        num_published = self._num_published.pop(request.request_id)
+        self._groups.stop_leading(request, request.block_hashes[num_published:])
         self._blocks.release(request)
 
     def _admit(self, plan: StepPlan, now_us: int) -> None:
@@ -239,7 +240,7 @@ class Scheduler:
             if forecast is None:
                 forecast = Forecast(self.running, self._blocks, self.lengths)
             prefix = self._blocks.cached_prefix(request)
-            if self._has_leader(request, len(prefix)):
+            if self._groups.has_leader(request, len(prefix)):
                 held.append(heapq.heappop(self._waiting))
                 if len(held) == MAX_HELD_PER_STEP:
                     break
@@ -282,23 +283,11 @@ class Scheduler:
         request.status = RequestStatus.RUNNING
         self.running.append(request)
         self._num_published[request.request_id] = len(prefix)
-        for block_hash in self._blocks.prefix_hashes(request)[len(prefix) :]:
-            self._leader_of.setdefault(block_hash, request)
+        self._groups.stop_waiting(request)
+        self._groups.lead(request, len(prefix))
         if request.first_scheduled_us is None:
             request.first_scheduled_us = now_us
             request.num_cached_tokens = request.num_computed_tokens
             self.prefix_hit_tokens += request.num_computed_tokens
             self.prefix_query_tokens += request.num_tokens
         request.max_computed_tokens = max(request.max_computed_tokens, request.num_computed_tokens)
-
-    def _has_leader(self, request: Request, num_cached_blocks: int) -> bool:
-        """Whether a running request is about to compute the next block of this prefix.
-
-        Waiting for it costs a step or two; starting now would compute the same prefix twice.
-        """
-        hashes = self._blocks.prefix_hashes(request)
-        return len(hashes) > num_cached_blocks and hashes[num_cached_blocks] in self._leader_of
-
-    def _stop_leading(self, request: Request, block_hash: bytes) -> None:
-        if self._leader_of.get(block_hash) is request:
-            del self._leader_of[block_hash]

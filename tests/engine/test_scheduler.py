@@ -275,6 +275,55 @@ def test_siblings_start_when_their_leader_is_removed() -> None:
     assert sibling.num_cached_tokens == 4
 
 
+def run_until(bench: Bench, request: Request) -> None:
+    while request.status is not FINISHED:
+        bench.step()
+
+
+def prefix_under_pressure(bench: Bench, big_blocks: int) -> Request:
+    """A leader and then another end, a big one needs room, and a follower of the leader waits."""
+    shared = distinct(1, 2 * BLOCK)
+    leader = bench.add("leader", [*shared, 1], max_tokens=1)
+    other = bench.add("other", distinct(2, 2 * BLOCK + 1), max_tokens=1)
+    big = bench.add("big", distinct(3, big_blocks * BLOCK), max_tokens=1)
+    follower = bench.add("follower", [*shared, 2], max_tokens=1)
+    for request in (leader, other, big):
+        run_until(bench, request)
+    return follower
+
+
+def test_blocks_that_a_waiting_request_needs_are_given_up_last() -> None:
+    bench = Bench(num_blocks=8, max_num_seqs=1)
+    follower = prefix_under_pressure(bench, big_blocks=6)
+    run_until(bench, follower)
+    assert follower.num_cached_tokens == 2 * BLOCK
+
+
+def test_blocks_that_are_waited_for_never_stop_a_running_request() -> None:
+    bench = Bench(num_blocks=8, max_num_seqs=1)
+    follower = prefix_under_pressure(bench, big_blocks=8)
+    run_until(bench, follower)
+    assert follower.num_cached_tokens < 2 * BLOCK
+    assert bench.scheduler.num_preemptions == 0
+    assert bench.blocks.num_free_blocks == 8
+
+
+def test_blocks_are_as_good_as_any_once_nobody_waits_for_them() -> None:
+    bench = Bench(num_blocks=8, max_num_seqs=1)
+    shared = distinct(1, 2 * BLOCK)
+    run_until(bench, bench.add("leader", [*shared, 1], max_tokens=1))
+    bench.scheduler.remove(bench.add("follower", [*shared, 2]))
+    other = bench.add("other", distinct(2, 2 * BLOCK + 1), max_tokens=1)
+    run_until(bench, other)
+    run_until(bench, bench.add("big", distinct(3, 6 * BLOCK), max_tokens=1))
+    again = bench.add("again", [*distinct(2, 2 * BLOCK), 9], max_tokens=1)
+    late = bench.add("late", [*shared, 3], max_tokens=1)
+    run_until(bench, again)
+    run_until(bench, late)
+    assert again.num_cached_tokens == 2 * BLOCK
+    assert late.num_cached_tokens == 0
+
+
 def test_removing_a_waiting_request_keeps_the_order_of_the_others() -> None:
     bench = Bench(max_num_seqs=1)
     requests = [bench.add(str(i), distinct(i, 2), max_tokens=1) for i in range(4)]
