@@ -67,6 +67,7 @@ KEYED = {
     ("PATCH", "/api/jobs/<job_id>"): 404,
     ("GET", "/api/usage"): 200,
     ("POST", "/api/estimate"): 200,
+    ("GET", "/api/jobs/<job_id>/usage"): 404,
     ("GET", "/api/jobs/<job_id>/report"): 404,
     ("GET", "/api/jobs/<job_id>/output"): 404,
     ("GET", "/api/jobs/<job_id>/errors"): 404,

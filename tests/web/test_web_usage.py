@@ -144,3 +144,19 @@ def test_the_command_line_finds_and_mends_a_difference(
     assert found["job_id"] == batch["id"]
     assert "1 jobs differed, 1" in run_cli(runtime, "rebuild")
     assert json.loads(run_cli(runtime, "check", "--json")) == []
+
+
+def test_each_line_tells_what_it_took(api: FlaskClient, batch: dict[str, Any]) -> None:
+    path = f"/api/jobs/{batch['id']}/usage"
+    page = api.get(path).get_json()
+    assert [line["custom_id"] for line in page["data"]] == ["a", "b"]
+    assert sum(line["cost"]["billed_nano"] for line in page["data"]) == billed(batch)
+    for line in page["data"]:
+        computed, cached = line["computed_input_tokens"], line["cached_input_tokens"]
+        assert line["input_tokens"] == computed + cached
+        assert (line["attempt"], line["joules"]) == (1, None)
+    first = api.get(f"{path}?limit=1").get_json()
+    assert (first["has_more"], first["last_index"]) == (True, 0)
+    second = api.get(f"{path}?limit=1&after=0").get_json()
+    assert (second["has_more"], second["data"]) == (False, page["data"][1:])
+    assert api.get(f"{path}?after=x").status_code == 400

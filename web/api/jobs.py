@@ -15,9 +15,8 @@ from web.api.bodies import Body, read_body
 from web.api.control_fields import Priority, RunHoursText, StartAfter, read_moment
 from web.api.objects import ReportObject
 from web.api.wire import (
-    CURRENCY,
     batch_object,
-    decimal_text,
+    exact_cost,
     joules,
     latency_object,
     read_batch_id,
@@ -126,15 +125,7 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
             "billed": account.lines,
         },
         "usage": usage_object(totals),
-        "cost": {
-            "currency": CURRENCY,
-            "billed": decimal_text(totals.billed_nano),
-            "billed_nano": totals.billed_nano,
-            "run": decimal_text(totals.run_cost_nano),
-            "run_nano": totals.run_cost_nano,
-            "margin": decimal_text(report.margin_nano),
-            "margin_nano": report.margin_nano,
-        },
+        "cost": exact_cost(totals.billed_nano, totals.run_cost_nano),
         "latency_ms": latency_object(
             {
                 Measure.QUEUE: account.queue,

@@ -455,6 +455,42 @@ class SpentGroup(SpentObject):
     group: dict[str, str | None]
 
 
+class LineUsageObject(TypedDict):
+    """What one line that succeeded took; ``index`` counts a batch's lines from 0.
+
+    ``attempt`` is the lease that succeeded: one less were wasted. ``per_token_ms`` is the time
+    between two output tokens.
+    """
+
+    index: Count
+    custom_id: str
+    attempt: Count
+    input_tokens: Count
+    computed_input_tokens: Count
+    cached_input_tokens: Count
+    output_tokens: Count
+    queue_ms: Milliseconds
+    prefill_ms: Milliseconds
+    first_token_ms: Milliseconds
+    decode_ms: Milliseconds
+    per_token_ms: Milliseconds | None
+    total_ms: Milliseconds
+    device_ms: Milliseconds
+    preemptions: Count
+    recomputed_tokens: Count
+    joules: Joules | None
+    cost: ExactCost
+
+
+class LineUsageList(TypedDict):
+    """A page of lines in their order; ``last_index`` is the ``after`` of the next."""
+
+    object: Literal["list"]
+    data: list[LineUsageObject]
+    last_index: Count | None
+    has_more: bool
+
+
 class SpendingObject(TypedDict):
     """What was spent, by groups and in all. Days are those of UTC, both ends included.
 

@@ -1,12 +1,13 @@
 """``/api/usage``: what the caller's project has spent, by day, model, key, tag, schedule or job."""
 
+import re
 from datetime import date
 
 from flask import Blueprint, Response, request
 from flask.typing import ResponseReturnValue
 
 from runner.domain.errors import InvalidRequest
-from runner.services import cost_exports
+from runner.services import cost_exports, jobs
 from runner.services.costs import (
     Scope,
     Spending,
@@ -15,13 +16,24 @@ from runner.services.costs import (
     spent_by,
     spent_in_all,
 )
-from web.api.objects import SpendingObject, SpentGroup, SpentObject
-from web.api.wire import CURRENCY, decimal_text, joules, latency_object
+from runner.services.line_usage import LineUsage, line_usage
+from runner.services.pages import cut
+from web.api.lists import read_limit
+from web.api.objects import (
+    LineUsageList,
+    LineUsageObject,
+    SpendingObject,
+    SpentGroup,
+    SpentObject,
+)
+from web.api.wire import exact_cost, joules, latency_object, read_batch_id
 from web.auth import current_caller
 from web.downloads import send_pieces
 from web.request_scope import current_session
 
 bp = Blueprint("usage", __name__)
+
+_INDEX = re.compile(r"-1|[0-9]{1,9}", re.ASCII)
 
 FORMATS = ("json", *cost_exports.FORMATS)
 _DEFAULT_GROUPS = "day"
@@ -54,6 +66,56 @@ def show_usage() -> ResponseReturnValue:
         "latency_ms": latency_object(latencies(session, scope)),
     }
     return found
+
+
+@bp.get("/jobs/<job_id>/usage")
+def show_lines(job_id: str) -> ResponseReturnValue:
+    """What each line that has succeeded took, in line order."""
+    wanted = read_batch_id(job_id, "job_id")
+    jobs.get_job(current_session(), current_caller().project_id, wanted)
+    limit = read_limit(default=100, maximum=1000)
+    page = cut(line_usage(current_session(), wanted, _after(), limit + 1), limit)
+    found: LineUsageList = {
+        "object": "list",
+        "data": [_line(line) for line in page.items],
+        "last_index": page.items[-1].idx if page.items else None,
+        "has_more": page.has_more,
+    }
+    return found
+
+
+def _after() -> int:
+    """The index that a page begins after."""
+    text = request.args.get("after", "-1")
+    if not _INDEX.fullmatch(text):
+        raise InvalidRequest(
+            "after must be the index of a line.", code="invalid_type", param="after"
+        )
+    return int(text)
+
+
+def _line(line: LineUsage) -> LineUsageObject:
+    per_token = line.per_token_us
+    return {
+        "index": line.idx,
+        "custom_id": line.custom_id,
+        "attempt": line.attempt,
+        "input_tokens": line.prompt_tokens,
+        "computed_input_tokens": line.computed_tokens,
+        "cached_input_tokens": line.cached_tokens,
+        "output_tokens": line.output_tokens,
+        "queue_ms": line.queue_us / 1000,
+        "prefill_ms": line.prefill_us / 1000,
+        "first_token_ms": line.first_token_us / 1000,
+        "decode_ms": line.decode_us / 1000,
+        "per_token_ms": None if per_token is None else per_token / 1000,
+        "total_ms": line.total_us / 1000,
+        "device_ms": line.device_us / 1000,
+        "preemptions": line.preemptions,
+        "recomputed_tokens": line.recomputed_tokens,
+        "joules": joules(line.energy_uj or 0, 0 if line.energy_uj is None else 1),
+        "cost": exact_cost(line.billed_nano, line.run_cost_nano),
+    }
 
 
 def _read_scope() -> Scope:
@@ -100,13 +162,5 @@ def _spent(spent: Spending) -> SpentObject:
         "output_tokens": spent.output_tokens,
         "device_seconds": spent.device_us / 1e6,
         "joules": joules(spent.energy_uj, spent.metered_lines),
-        "cost": {
-            "currency": CURRENCY,
-            "billed": decimal_text(spent.billed_nano),
-            "run": decimal_text(spent.run_cost_nano),
-            "billed_nano": spent.billed_nano,
-            "run_nano": spent.run_cost_nano,
-            "margin": decimal_text(spent.margin_nano),
-            "margin_nano": spent.margin_nano,
-        },
+        "cost": exact_cost(spent.billed_nano, spent.run_cost_nano),
     }

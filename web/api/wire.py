@@ -28,6 +28,7 @@ from web.api.objects import (
     BatchTimes,
     DeletedFile,
     EstimateObject,
+    ExactCost,
     FileObject,
     LatencyObject,
     ModelObject,
@@ -216,6 +217,19 @@ def decimal_text(nano: int) -> str:
     """An amount in nano-units as a decimal number of whole units, exact to the last digit."""
     whole, rest = divmod(abs(nano), NANO)
     return f"{'-' if nano < 0 else ''}{whole}.{rest:09d}"
+
+
+def exact_cost(billed_nano: int, run_nano: int) -> ExactCost:
+    """Both figures and the margin, as decimals and in nano-units."""
+    return {
+        "currency": CURRENCY,
+        "billed": decimal_text(billed_nano),
+        "billed_nano": billed_nano,
+        "run": decimal_text(run_nano),
+        "run_nano": run_nano,
+        "margin": decimal_text(billed_nano - run_nano),
+        "margin_nano": billed_nano - run_nano,
+    }
 
 
 def joules(microjoules: int, metered_lines: int) -> float | None:

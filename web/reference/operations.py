@@ -15,6 +15,7 @@ from web.api.jobs import EditJob, ResumeJob
 from web.api.uploads import CompleteUpload, CreateUpload
 from web.reference.parameters import (
     AFTER,
+    AFTER_INDEX,
     CONTENT_FORM,
     ESTIMATE_ENDPOINT,
     FILE_FORM,
@@ -25,6 +26,7 @@ from web.reference.parameters import (
     RETRY_COUNT,
     SPENDING,
     UP_TO_100,
+    UP_TO_1000,
     UP_TO_10000,
 )
 
@@ -90,6 +92,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/models/<path:name>"): Operation(objects.ModelObject),
     ("PATCH", "/api/jobs/<job_id>"): Operation(objects.BatchObject, EditJob),
     ("GET", "/api/usage"): Operation(objects.SpendingObject, parameters=SPENDING, also=TABLES),
+    ("GET", "/api/jobs/<job_id>/usage"): Operation(
+        objects.LineUsageList, parameters=(AFTER_INDEX, UP_TO_1000)
+    ),
     ("GET", "/api/jobs/<job_id>/report"): Operation(objects.ReportObject),
     ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),

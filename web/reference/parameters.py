@@ -26,8 +26,12 @@ def _limit(default: int, maximum: int) -> Schema:
 
 
 UP_TO_100 = _limit(20, 100)
+UP_TO_1000 = _limit(100, 1000)
 UP_TO_10000 = _limit(10_000, 10_000)
 AFTER = _query("after", "The id of the last item of the page before.", {"type": "string"})
+AFTER_INDEX = _query(
+    "after", "The index of the last line of the page before.", {"type": "integer", "minimum": -1}
+)
 ORDER = _query(
     "order",
     "By the time of creation: oldest or newest first.",
