@@ -132,6 +132,8 @@ class EngineWorker:
             self._run_threads(context, backend)
         give_up_at = time.monotonic() + _LAST_WORD_SECONDS
 
+        context.times.settle()
+
         def end(session: Session) -> None:
             beat(session, context.worker_id, context.times.read(), dict(backend.stats()))
             keep_waste(session, context.worker_id, context.times.changed_waste())

@@ -40,11 +40,16 @@ class TimeSheet:
             self._times = replace(self._times, wasted_us=self._times.wasted_us + device_us)
 
     def read(self) -> WorkerTimes:
-        """The sums now. Whatever is neither load nor work of the step loop is idle, too."""
+        """The sums now; each of them only grows."""
+        with self._lock:
+            return self._times
+
+    def settle(self) -> None:
+        """Once the step loop has ended: what was neither load nor work of it was idle, too."""
         with self._lock:
             times = self._times
             rest = now_us() - self._started_us - times.busy_us - times.load_us
-            return replace(times, idle_us=max(times.idle_us, rest))
+            self._times = replace(times, idle_us=max(times.idle_us, rest))
 
     def changed_waste(self) -> dict[UUID, Wasted]:
         """The waste of the jobs whose waste has not been kept as it is now."""
