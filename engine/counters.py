@@ -19,16 +19,13 @@ class Counters:
     output_tokens: int = 0
     copies: int = 0
 
-    def take_step(self, plan: StepPlan, step_us: int, runner_us: int, waited_us: int = 0) -> None:
+    def take_step(self, plan: StepPlan, step_us: int, runner_us: int) -> None:
         """Charge a step's wall time to its requests by tokens; the shares add up exactly.
 
-        They pay for what the caller did between two steps, too: so a caller that never idles while
-        there is work finds all of its time in the shares.
-
         Args:
-            step_us: the whole step, microseconds.
+            step_us: the whole step, microseconds, from the end of the one before if that left work:
+                so a caller that never idles while there is work finds all its time in the shares.
             runner_us: the part of it that the runner took.
-            waited_us: from the end of the step before, if that left work, to this one.
         """
         self.steps += 1
         self.last_step_us = step_us
@@ -37,9 +34,8 @@ class Counters:
         if not plan.requests:
             return
         total = sum(plan.num_tokens)
-        charged_us = step_us + waited_us
-        shares = [charged_us * num_tokens // total for num_tokens in plan.num_tokens]
-        shares[0] += charged_us - sum(shares)
+        shares = [step_us * num_tokens // total for num_tokens in plan.num_tokens]
+        shares[0] += step_us - sum(shares)
         for request, share in zip(plan.requests, shares, strict=True):
             request.device_us += share
 

@@ -156,6 +156,8 @@ class LLMEngine:
         # Copies first: one that is aborted too must not take over from its original.
         ordered = sorted(known, key=lambda r: not self._duplicates.is_copy(r))
         ended = {request: self._abort(request, now_us) for request in ordered}
+        if not self._requests:
+            self._left_us = None  # what follows is idle time
         return [ended[request] for request in known]
 
     def step(self) -> list[RequestOutput]:
@@ -167,8 +169,8 @@ class LLMEngine:
         if plan.stuck is not None:
             ended.append((plan.stuck, FinishReason.ERROR, never_fits(plan.stuck, self._blocks)))
         now_us = _now_us()
-        waited_us = 0 if self._left_us is None else started_us - self._left_us
-        self._counters.take_step(plan, now_us - started_us, self._runner_us, waited_us)
+        began_us = started_us if self._left_us is None else self._left_us
+        self._counters.take_step(plan, now_us - began_us, self._runner_us)
         self._runner_us = 0
         outputs = [
             output

@@ -88,7 +88,8 @@ class EngineStats:
     prompt tokens count here, their output tokens were not made.
     Output tokens count when they are made, prompt tokens when their request ends.
     `kv_blocks_used` counts referenced blocks; cached blocks that no request holds are free.
-    `host_us` is the part of `busy_us` that is not the runner's: scheduling, and taking tokens in.
+    `host_us` is the part of `busy_us` that is not the runner's: scheduling, taking tokens in, and
+    what the caller does between two steps while there is work.
     `fragmentation` is the share of token slots in used blocks that hold no token yet.
     """
 

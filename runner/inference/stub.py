@@ -120,6 +120,8 @@ class StubBackend:
             self._waiting.pop(key, None)
             running = self._running.pop(key, None)
             wasted += running.device_us if running else 0
+        if not self.unfinished:
+            self._left = 0  # what follows is idle time
         return wasted + self._lines.drop(keys)
 
     @property

@@ -1,6 +1,7 @@
 """The engine's door: errors stay with their request, blocks come back, and times add up."""
 
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -273,6 +274,19 @@ def test_random_aborts_lose_no_block(make_engine: EngineFactory) -> None:
     ended += len(drain(engine))
     assert ended == 120
     assert engine.stats().kv_blocks_used == 0
+
+
+def test_nobody_pays_for_the_time_in_which_there_was_nothing_to_do(
+    make_engine: EngineFactory,
+) -> None:
+    engine = make_engine()
+    engine.add_request("gone", [1, 2, 3], SamplingParams(max_tokens=9, ignore_eos=True))
+    engine.step()
+    engine.abort(["gone"])
+    time.sleep(0.2)
+    engine.add_request("new", [1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True))
+    (output,) = drain(engine).values()
+    assert 0 < output.metrics.device_us <= output.metrics.total_us
 
 
 def test_shares_of_step_time_add_up_exactly(make_engine: EngineFactory) -> None:
