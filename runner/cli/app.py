@@ -18,6 +18,7 @@ from runner.cli import (
     models,
     profile,
     run,
+    schedules,
 )
 from runner.cli.console import ExitCode
 
@@ -38,6 +39,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(models.app, name="models")
 app.add_typer(costs.app, name="costs")
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(bench.app, name="bench")
 app.command()(demo.demo)
 

@@ -17,7 +17,7 @@ from wire_lines import CHAT, chat, line, lines_of
 from runner.domain.answers import UNFINISHED_MESSAGES
 from runner.domain.lines import ENDPOINTS
 from runner.line_formats.schemas import FORMATS
-from web.reference.codes import LINE_CODES, REQUEST_CODES
+from web.reference.codes import LINE_CODES, REQUEST_CODES, RUN_CODES
 
 Upload = Callable[..., dict[str, Any]]
 RunBatch = Callable[..., dict[str, Any]]
@@ -106,7 +106,7 @@ def test_what_a_create_may_hold_is_told_with_its_bounds(document: dict[str, Any]
 def test_every_code_that_is_raised_is_in_the_table() -> None:
     raised = {code for path in _sources() for code in _codes(ast.parse(path.read_text()))}
     assert {"invalid_json", "url_mismatch", "not_found", "invalid_value"} <= raised
-    assert raised - NOT_ON_THE_WIRE <= set(REQUEST_CODES) | set(LINE_CODES)
+    assert raised - NOT_ON_THE_WIRE <= {*REQUEST_CODES, *LINE_CODES, *RUN_CODES}
     assert set(UNFINISHED_MESSAGES) <= set(LINE_CODES)
 
 

@@ -68,6 +68,16 @@ KEYED = {
     ("GET", "/api/usage"): 200,
     ("POST", "/api/estimate"): 200,
     ("GET", "/api/jobs/<job_id>/usage"): 404,
+    ("PATCH", "/api/files/<file_id>"): 404,
+    ("POST", "/api/schedules"): 400,
+    ("GET", "/api/schedules"): 200,
+    ("GET", "/api/schedules/<schedule_id>"): 404,
+    ("PATCH", "/api/schedules/<schedule_id>"): 404,
+    ("DELETE", "/api/schedules/<schedule_id>"): 404,
+    ("POST", "/api/schedules/<schedule_id>/pause"): 404,
+    ("POST", "/api/schedules/<schedule_id>/resume"): 404,
+    ("POST", "/api/schedules/<schedule_id>/run"): 404,
+    ("GET", "/api/schedules/<schedule_id>/runs"): 404,
     ("GET", "/api/jobs/<job_id>/report"): 404,
     ("GET", "/api/jobs/<job_id>/output"): 404,
     ("GET", "/api/jobs/<job_id>/errors"): 404,
@@ -91,6 +101,7 @@ NAMELESS = [
     "%ff",
 ]
 UPLOAD = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "batch"}
+SCHEDULE = {"name": "nightly", "cron": "30 2 * * *", "endpoint": "/v1/chat/completions"}
 SHARED = {"/v1/models", "/v1/models/<path:name>"}  # one registry serves all projects
 
 
@@ -114,6 +125,8 @@ def owned(
     batch = make_batch()
     upload = api.post("/v1/uploads", json=UPLOAD).get_json()
     sent = form(("data", b"{}", "upload"))
+    timed = SCHEDULE | {"input_file_id": batch["input_file_id"]}
+    schedule = api.post("/api/schedules", json=timed).get_json()
     part = api.post(f"/v1/uploads/{upload['id']}/parts", **sent).get_json()
     budget = api.put("/api/budgets", json={"limit": 1}).get_json()
     with runtime.transaction() as session:
@@ -126,7 +139,24 @@ def owned(
         "job_id": batch["id"],
         "upload_id": upload["id"],
         "part_id": part["id"],
+        "schedule_id": schedule["id"],
         "path:name": model,
+    }
+
+
+def _bodies(owned: dict[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
+    """What requests carry, by route."""
+    batch = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    schedule = SCHEDULE | {"name": "other"}
+    return {
+        ("POST", "/v1/batches"): batch | {"input_file_id": owned["file_id"]},
+        ("POST", "/v1/uploads"): UPLOAD,
+        ("PUT", "/api/budgets"): {"limit": "9.50", "api_key_id": owned["api_key_id"]},
+        ("POST", "/v1/uploads/<upload_id>/complete"): {"part_ids": [owned["part_id"]]},
+        ("PATCH", "/api/jobs/<job_id>"): {"priority": 1},
+        ("PATCH", "/api/files/<file_id>"): {"tags": ["a"]},
+        ("POST", "/api/schedules"): schedule | {"input_file_id": owned["file_id"]},
+        ("PATCH", "/api/schedules/<schedule_id>"): {"priority": 1},
     }
 
 
@@ -139,30 +169,14 @@ def call(client: FlaskClient, owned: dict[str, str], form: Callable[..., dict[st
         for name, value in owned.items():
             path = path.replace(f"<{name}>", value)
         headers = {} if authorization is None else {"Authorization": authorization}
-        sent: dict[str, Any] = {}
-        if route == ("POST", "/v1/batches"):
-            sent["json"] = {
-                "input_file_id": owned["file_id"],
-                "endpoint": "/v1/chat/completions",
-                "completion_window": "24h",
-            }
-        elif route == ("POST", "/v1/files"):
+        body = _bodies(owned).get(route)
+        sent: dict[str, Any] = {} if body is None else {"json": body}
+        if route == ("POST", "/v1/files"):
             sent = form(("purpose", "batch"), ("file", b"{}", "a.jsonl"))
         elif route == ("POST", "/api/estimate"):
-            sent = {
-                "data": chat(),
-                "content_type": "application/x-ndjson",
-            }
-        elif route == ("POST", "/v1/uploads"):
-            sent["json"] = UPLOAD
-        elif route == ("PUT", "/api/budgets"):
-            sent["json"] = {"limit": "9.50", "api_key_id": owned["api_key_id"]}
+            sent = {"data": chat(), "content_type": "application/x-ndjson"}
         elif route[1].endswith("/parts"):
             sent = form(("data", b"{}", "upload"))
-        elif route[0] == "PATCH":
-            sent["json"] = {"priority": 1}
-        elif route[1].endswith("/complete"):
-            sent["json"] = {"part_ids": [owned["part_id"]]}
         return client.open(path, method=method, headers=headers, **sent)
 
     return call

@@ -7,11 +7,13 @@ from web.api import (
     budgets,
     errors,
     estimates,
+    file_tags,
     files,
     health,
     jobs,
     metrics,
     models,
+    schedules,
     uploads,
     usage,
 )
@@ -24,7 +26,8 @@ def register(app: Flask) -> None:
     app.register_blueprint(health.bp)
     app.register_blueprint(metrics.bp)
     app.register_blueprint(_keyed("v1", files.bp, uploads.bp, batches.bp, models.bp))
-    app.register_blueprint(_keyed("api", usage.bp, jobs.bp, estimates.bp, budgets.bp))
+    parts = (usage.bp, jobs.bp, estimates.bp, budgets.bp, schedules.bp, file_tags.bp)
+    app.register_blueprint(_keyed("api", *parts))
 
 
 def _keyed(name: str, *parts: Blueprint) -> Blueprint:

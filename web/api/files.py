@@ -36,6 +36,7 @@ def list_files() -> ResponseReturnValue:
     after = request.args.get("after")
     wanted = FileFilter(
         purpose=request.args.get("purpose"),
+        tag=request.args.get("tag"),
         after=None if after is None else read_file_id(after, "after"),
         limit=read_limit(default=10_000, maximum=10_000),
         ascending=read_ascending(),

@@ -50,6 +50,7 @@ class FileObject(Identified):
     status: Literal["processed"]
     status_details: None
     expires_at: NotRequired[UnixSeconds]
+    tags: NotRequired[Annotated[list[str], Meta(description="Tokenmill's own.")]]
 
 
 class DeletedFile(TypedDict):
@@ -254,6 +255,7 @@ class BatchObject(Identified, BatchTimes):
     priority: int
     tags: list[str]
     p99_ms: Annotated[int, Meta(ge=1)] | None
+    schedule_id: ScheduleIdText | None
     start_after: UnixSeconds | None
     run_hours: str | None
     defaults: dict[str, Any] | None

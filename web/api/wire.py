@@ -10,7 +10,15 @@ from uuid import UUID
 
 from runner.domain.errors import NotFound
 from runner.domain.estimate import Estimate, Range
-from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, FileId, JobId, decode, encode
+from runner.domain.ids import (
+    FILE_PREFIX,
+    JOB_PREFIX,
+    SCHEDULE_PREFIX,
+    FileId,
+    JobId,
+    decode,
+    encode,
+)
 from runner.domain.intake import LineFault
 from runner.domain.latency import Measure, Percentiles
 from runner.domain.pricing import NANO
@@ -73,6 +81,8 @@ def file_object(file: FileRecord) -> FileObject:
     }
     if file.expires_at is not None:
         shown["expires_at"] = seconds(file.expires_at)
+    if file.tags:
+        shown["tags"] = list(file.tags)
     return shown
 
 
@@ -117,6 +127,9 @@ def batch_object(job: JobRecord) -> BatchObject:
         "p99_ms": job.p99_bound_ms,
         "start_after": _moment(job.start_after),
         "run_hours": job.run_hours,
+        "schedule_id": None
+        if job.schedule_id is None
+        else encode(SCHEDULE_PREFIX, job.schedule_id),
         "defaults": None if job.defaults is None else json.loads(job.defaults),
         "max_cost": None if job.max_cost_nano is None else decimal_text(job.max_cost_nano),
         "on_budget": job.on_budget,

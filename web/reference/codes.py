@@ -30,6 +30,7 @@ REQUEST_CODES = {
     "size_mismatch": "The parts of an upload do not hold as many bytes as were announced.",
     "state_conflict": "The thing exists, but its present state does not allow this.",
     "storage_full": "The disk of the database is full; what was sent is not kept.",
+    "store_not_allowed": "The address lies in no folder or bucket that schedules may reach.",
     "too_large": "More bytes or lines than this installation accepts.",
     "unavailable": "A service that is needed is away; Retry-After says when to try again.",
     "unknown_parameter": "There is no such parameter.",
@@ -60,4 +61,16 @@ LINE_CODES = {
     "too_many_tasks": "The file has more lines than this installation takes.",
     "unsupported_value": "The field, or what it asks for, is not supported.",
     "url_mismatch": "The line's url is not the endpoint of the batch.",
+}
+RUN_CODES = {
+    "deleted": "The schedule was deleted before the run began.",
+    "file_too_large": "The input is larger than this installation takes.",
+    "input_missing": "There is no such file, or none with the tag.",
+    "internal_error": "The server failed; the fault is logged, and the run is tried again.",
+    "left_out": "The rules of the schedule leave the run out.",
+    "missed": "Nothing was there to start the run in time, and the rule does not make up for it.",
+    "overlap": "An earlier run had not ended.",
+    "paused": "The schedule was paused before the run began.",
+    "queue_full": "A hundred earlier runs wait already.",
+    "store_unreachable": "The folder or bucket could not be reached; it is tried again.",
 }

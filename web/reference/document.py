@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 from runner.line_formats.schemas import ERROR, INPUT, OUTPUT, line_schemas
 from web.api.bodies import Body
 from web.api.objects import ErrorEnvelope, Problem, Unready
-from web.reference.codes import LINE_CODES, REQUEST_CODES
+from web.reference.codes import LINE_CODES, REQUEST_CODES, RUN_CODES
 from web.reference.operations import OPERATIONS, Operation
 from web.reference.parameters import PATH
 from web.reference.responses import answer_of, error_answers
@@ -56,7 +56,7 @@ def build_document(app: Flask) -> Schema:
                 }
             },
         },
-        "x-error-codes": {"requests": REQUEST_CODES, "lines": LINE_CODES},
+        "x-error-codes": {"requests": REQUEST_CODES, "lines": LINE_CODES, "runs": RUN_CODES},
     }
 
 

@@ -6,12 +6,14 @@ Words come from the docstrings of the views, types are those that parse and rend
 from dataclasses import dataclass
 from typing import Any
 
-from web.api import objects
+from web.api import objects, schedule_objects
 from web.api.batches import CreateBatch
 from web.api.bodies import Body
 from web.api.budgets import SetBudget
 from web.api.estimates import EstimateFile
+from web.api.file_tags import ChangeFile
 from web.api.jobs import EditJob, ResumeJob
+from web.api.schedules import ChangeSchedule, CreateSchedule
 from web.api.uploads import CompleteUpload, CreateUpload
 from web.reference.parameters import (
     AFTER,
@@ -25,6 +27,7 @@ from web.reference.parameters import (
     RANGE,
     RETRY_COUNT,
     SPENDING,
+    TAG,
     UP_TO_100,
     UP_TO_1000,
     UP_TO_10000,
@@ -35,6 +38,7 @@ Schema = dict[str, Any]
 BYTES, LINES, FIGURES = "application/octet-stream", "application/x-ndjson", "text/plain"
 DOCUMENT = "application/json"
 TABLES = ("text/csv", "application/vnd.apache.parquet")
+_SCHEDULE = "/api/schedules/<schedule_id>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         objects.FileObject, FILE_FORM, (IDEMPOTENCY_KEY,), statuses=(413,)
     ),
     ("GET", "/v1/files"): Operation(
-        objects.FileList, parameters=(PURPOSE, AFTER, UP_TO_10000, ORDER), statuses=(404,)
+        objects.FileList, parameters=(PURPOSE, TAG, AFTER, UP_TO_10000, ORDER), statuses=(404,)
     ),
     ("GET", "/v1/files/<file_id>"): Operation(objects.FileObject),
     ("DELETE", "/v1/files/<file_id>"): Operation(objects.DeletedFile),
@@ -108,6 +112,18 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/api/budgets"): Operation(objects.BudgetList),
     ("PUT", "/api/budgets"): Operation(objects.BudgetObject, SetBudget, statuses=(403, 404, 413)),
     ("DELETE", "/api/budgets/<budget_id>"): Operation(objects.DeletedBudget, statuses=(403,)),
+    ("PATCH", "/api/files/<file_id>"): Operation(objects.FileObject, ChangeFile),
+    ("POST", "/api/schedules"): Operation(schedule_objects.ScheduleObject, CreateSchedule),
+    ("GET", "/api/schedules"): Operation(schedule_objects.ScheduleList),
+    ("GET", _SCHEDULE): Operation(schedule_objects.ScheduleObject),
+    ("PATCH", _SCHEDULE): Operation(schedule_objects.ScheduleObject, ChangeSchedule),
+    ("DELETE", _SCHEDULE): Operation(schedule_objects.DeletedSchedule),
+    ("POST", f"{_SCHEDULE}/pause"): Operation(schedule_objects.ScheduleObject),
+    ("POST", f"{_SCHEDULE}/resume"): Operation(schedule_objects.ScheduleObject),
+    ("POST", f"{_SCHEDULE}/run"): Operation(schedule_objects.RunObject),
+    ("GET", f"{_SCHEDULE}/runs"): Operation(
+        schedule_objects.RunList, parameters=(AFTER, UP_TO_100)
+    ),
     ("GET", "/livez"): Operation(objects.Health),
     ("GET", "/readyz"): Operation(objects.Health, statuses=(503,)),
     ("GET", "/metrics"): Operation(FIGURES, statuses=(404,)),

@@ -63,6 +63,7 @@ ESTIMATE_ENDPOINT = _query(
     {"enum": list(ENDPOINTS)},
 )
 PURPOSE = _query("purpose", "Only files of this purpose.", {"type": "string"})
+TAG = _query("tag", "Only files with this tag.", {"type": "string"})
 RANGE = _header("Range", "One range of bytes, such as bytes=0-99.", {"type": "string"})
 IDEMPOTENCY_KEY = _header(
     "Idempotency-Key",
@@ -120,6 +121,7 @@ PATH: dict[str, Schema] = {
     "batch_id": {"description": "The id of a batch.", "schema": {"type": "string"}},
     "job_id": {"description": "The id of a batch.", "schema": {"type": "string"}},
     "budget_id": {"description": "The id of a budget.", "schema": {"type": "string"}},
+    "schedule_id": {"description": "The id of a schedule.", "schema": {"type": "string"}},
     "upload_id": {"description": "The id of an upload.", "schema": {"type": "string"}},
     "name": {
         "description": "The name of a model; its slashes need no escape.",

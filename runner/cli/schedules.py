@@ -1,0 +1,279 @@
+"""``tokenmill schedules``: what runs by itself."""
+
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+
+from runner.cli.console import (
+    AsJson,
+    DataDir,
+    installation,
+    money,
+    plain,
+    print_json,
+    print_table,
+)
+from runner.domain import ids
+from runner.domain.ids import FileId, ProjectId, ScheduleId
+from runner.domain.lines import ENDPOINTS
+from runner.runtime import Runtime
+from runner.services import keys, schedule_runs, schedules
+from runner.services.keys import Caller
+from runner.services.schedule_records import RunRecord, ScheduleRecord, Terms
+from runner.services.schedules import Keeper
+
+app = typer.Typer(help="Schedules: jobs that come by themselves.", no_args_is_help=True)
+
+Project = Annotated[str, typer.Option(help="The project that owns the schedule; made if new.")]
+Which = Annotated[str, typer.Argument(help="The name or the id of a schedule.")]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What to call it.")],
+    cron: Annotated[str, typer.Option(help="Five fields, such as '30 2 * * *'.")],
+    zone: Annotated[str, typer.Option(help="The time zone of the cron.")] = "UTC",
+    file: Annotated[str | None, typer.Option(help="Input: the id of a file.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Input: the newest file with a tag.")] = None,
+    path: Annotated[
+        str | None, typer.Option(help="Input: an address, such as s3://b/in/%Y-%m-%d.jsonl.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Where the output is written.")] = None,
+    endpoint: Annotated[str, typer.Option(help="What the lines are for.")] = ENDPOINTS[0],
+    catch_up: Annotated[str, typer.Option(help="Missed times: skip, latest or all.")] = "latest",
+    overlap: Annotated[str, typer.Option(help="While one runs: skip, queue or allow.")] = "skip",
+    priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
+    on_invalid: Annotated[str, typer.Option(help="Bad lines: skip or fail.")] = "skip",
+    project: Project = "default",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a schedule with one of three inputs."""
+    terms = Terms(
+        name,
+        cron,
+        endpoint,
+        zone=zone,
+        catch_up=catch_up,
+        overlap=overlap,
+        input_file_id=None if file is None else _file_id(file),
+        input_tag=tag,
+        input_path=path,
+        output_path=output,
+        priority=priority,
+        on_invalid=on_invalid,
+    )
+    with installation(data_dir) as runtime:
+        keeper = Keeper(Caller(_project(runtime, project)), runtime.settings.stores)
+        with runtime.transaction() as session:
+            made = schedules.create_schedule(session, keeper, terms)
+    _show(made, as_json)
+
+
+@app.command("ls")
+def list_all(
+    project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """List a project's schedules with their next times and last outcomes."""
+    with installation(data_dir) as runtime:
+        project_id = _project(runtime, project)
+        with runtime.transaction() as session:
+            found = schedules.list_schedules(session, project_id)
+    if as_json:
+        print_json([_shown(schedule) for schedule in found])
+        return
+    rows = [
+        (
+            schedule.terms.name,
+            schedule.words,
+            schedule.terms.zone,
+            schedule.state,
+            _local(schedule, 0),
+            schedule.last_run and schedule.last_run.outcome,
+        )
+        for schedule in found
+    ]
+    print_table(("schedule", "when", "zone", "state", "next", "last"), rows)
+
+
+@app.command()
+def show(
+    schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Show a schedule with its next five times."""
+    with installation(data_dir) as runtime:
+        project_id = _project(runtime, project)
+        with runtime.transaction() as session:
+            wanted = _find(runtime, project_id, schedule)
+            found = schedules.get_schedule(session, project_id, wanted)
+    _show(found, as_json)
+
+
+@app.command()
+def pause(
+    schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Start nothing more; what has begun goes on."""
+    with installation(data_dir) as runtime:
+        project_id = _project(runtime, project)
+        wanted = _find(runtime, project_id, schedule)
+        with runtime.transaction() as session:
+            found = schedules.pause_schedule(session, project_id, wanted)
+    _show(found, as_json)
+
+
+@app.command()
+def resume(
+    schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Go on with the next planned time."""
+    with installation(data_dir) as runtime:
+        project_id = _project(runtime, project)
+        wanted = _find(runtime, project_id, schedule)
+        with runtime.transaction() as session:
+            found = schedules.resume_schedule(session, project_id, wanted)
+    _show(found, as_json)
+
+
+@app.command()
+def run(
+    schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Ask for a run now; a CPU worker starts it."""
+    with installation(data_dir) as runtime:
+        project_id = _project(runtime, project)
+        wanted = _find(runtime, project_id, schedule)
+        with runtime.transaction() as session:
+            asked = schedule_runs.run_now(session, project_id, wanted)
+    if as_json:
+        print_json(_shown_run(asked))
+    else:
+        typer.echo(f"{ids.encode(ids.RUN_PREFIX, asked.id)} waits to be started.")
+
+
+@app.command()
+def delete(
+    schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """End a schedule; its jobs stay."""
+    with installation(data_dir) as runtime:
+        project_id = _project(runtime, project)
+        wanted = _find(runtime, project_id, schedule)
+        with runtime.transaction() as session:
+            schedules.delete_schedule(session, project_id, wanted)
+    if as_json:
+        print_json({"id": ids.encode(ids.SCHEDULE_PREFIX, wanted), "deleted": True})
+    else:
+        typer.echo(f"{schedule} is deleted.")
+
+
+@app.command()
+def history(
+    schedule: Which,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 30,
+    project: Project = "default",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs of a schedule, the latest planned first."""
+    with installation(data_dir) as runtime:
+        project_id = _project(runtime, project)
+        wanted = _find(runtime, project_id, schedule)
+        with runtime.transaction() as session:
+            page = schedule_runs.list_runs(session, project_id, wanted, None, limit)
+    if as_json:
+        print_json([_shown_run(one) for one in page.items])
+        return
+    rows = [
+        (
+            one.planned_at.strftime("%Y-%m-%d %H:%M"),
+            one.trigger,
+            one.outcome,
+            one.job and ids.encode(ids.JOB_PREFIX, one.job.id),
+            one.job and money(one.job.totals.billed_nano),
+            None if one.output_state == "none" else one.output_state,
+            one.reason or one.output_problem,
+        )
+        for one in page.items
+    ]
+    print_table(("planned (UTC)", "by", "outcome", "job", "billed", "output", "why"), rows)
+
+
+def _project(runtime: Runtime, name: str) -> ProjectId:
+    with runtime.transaction() as session:
+        return keys.ensure_project(session, name)
+
+
+def _find(runtime: Runtime, project_id: ProjectId, text: str) -> ScheduleId:
+    """The schedule that a person means."""
+    known = ids.decode(ids.SCHEDULE_PREFIX, text)
+    if known is not None:
+        return ScheduleId(known)
+    with runtime.transaction() as session:
+        return ScheduleId(schedules.schedule_named(session, project_id, text))
+
+
+def _file_id(text: str) -> FileId:
+    return FileId(ids.decode(ids.FILE_PREFIX, text) or ids.new_uuid())
+
+
+def _shown(schedule: ScheduleRecord) -> dict[str, object]:
+    file_id = schedule.terms.input_file_id
+    terms = plain(schedule.terms)
+    terms["input_file_id"] = file_id and ids.encode(ids.FILE_PREFIX, file_id)
+    terms["defaults"] = (
+        None if schedule.terms.defaults is None else schedule.terms.defaults.decode()
+    )
+    last = schedule.last_run
+    return {
+        **plain({"words": schedule.words, "state": schedule.state, "problem": schedule.problem}),
+        **terms,
+        "id": ids.encode(ids.SCHEDULE_PREFIX, schedule.id),
+        "next_runs": plain(schedule.next_runs),
+        "last_run": last and _shown_run(last),
+    }
+
+
+def _shown_run(run: RunRecord) -> dict[str, object]:
+    return {
+        "id": ids.encode(ids.RUN_PREFIX, run.id),
+        "planned_at": run.planned_at.isoformat(),
+        "trigger": run.trigger,
+        "state": run.state,
+        "outcome": run.outcome,
+        "code": run.code,
+        "reason": run.reason,
+        "job_id": run.job and ids.encode(ids.JOB_PREFIX, run.job.id),
+        "billed_nano": run.job and run.job.totals.billed_nano,
+        "output_state": run.output_state,
+        "output_problem": run.output_problem,
+    }
+
+
+def _local(schedule: ScheduleRecord, number: int) -> str | None:
+    """One of the next times, on the clock of the schedule."""
+    if number >= len(schedule.next_runs):
+        return None
+    zone = ZoneInfo(schedule.terms.zone)
+    return schedule.next_runs[number].astimezone(zone).strftime("%Y-%m-%d %H:%M %Z")
+
+
+def _show(schedule: ScheduleRecord, as_json: bool) -> None:
+    if as_json:
+        print_json(_shown(schedule))
+        return
+    terms = schedule.terms
+    file_id = terms.input_file_id
+    given = file_id and ids.encode(ids.FILE_PREFIX, file_id)
+    rows = [
+        ("schedule", f"{terms.name} ({ids.encode(ids.SCHEDULE_PREFIX, schedule.id)})"),
+        ("when", f"{schedule.words}, {terms.zone} ({terms.cron})"),
+        ("state", schedule.problem or schedule.state),
+        ("input", given or terms.input_path or f"the newest file with the tag {terms.input_tag}"),
+        ("output", terms.output_path),
+        ("rules", f"catch up: {terms.catch_up}; overlap: {terms.overlap}"),
+        ("last", schedule.last_run and schedule.last_run.outcome),
+        *(("next", _local(schedule, number)) for number in range(len(schedule.next_runs))),
+    ]
+    print_table(("", ""), rows)
