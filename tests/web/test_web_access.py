@@ -33,6 +33,14 @@ SIGNED_IN = {
     ("POST", "/jobs"): 303,
     ("GET", "/costs"): 200,
     ("GET", "/costs/export"): 200,
+    ("GET", "/schedules"): 200,
+    ("POST", "/schedules"): 303,
+    ("GET", "/schedules/<schedule_id>"): 404,
+    ("POST", "/schedules/<schedule_id>/change"): 404,
+    ("POST", "/schedules/<schedule_id>/pause"): 404,
+    ("POST", "/schedules/<schedule_id>/resume"): 404,
+    ("POST", "/schedules/<schedule_id>/run"): 404,
+    ("POST", "/schedules/<schedule_id>/delete"): 404,
     ("GET", "/jobs/<job_id>"): 404,
     ("GET", "/jobs/<job_id>/live"): 404,
     ("POST", "/jobs/<job_id>/cancel"): 404,
@@ -258,12 +266,13 @@ def test_a_session_opens_nothing_of_the_api(visitor: Visitor, owned: dict[str, s
 def test_another_projects_browser_sees_nothing_of_ours(
     owned: dict[str, str], visitor: Visitor, other_visitor: Visitor
 ) -> None:
-    for route, status in sorted(SIGNED_IN.items()):
+    for route, status in sorted(SIGNED_IN.items(), key=lambda one: one[0][1].endswith("/delete")):
         answer = _visit(other_visitor, route, owned)
         assert answer.status_code == status, route
         assert owned["job_id"] not in answer.text
+        assert owned["schedule_id"] not in answer.text
         allowed = (400,) if status == 400 else (200, 303)
-        assert _visit(visitor, route, owned).status_code in allowed
+        assert _visit(visitor, route, owned).status_code in allowed, route
 
 
 def test_an_address_that_names_no_job_is_not_found(visitor: Visitor) -> None:
@@ -282,4 +291,7 @@ def _visit(visitor: Visitor, route: tuple[str, str], owned: dict[str, str]) -> T
         return visitor.upload(b"{}")
     for name, value in owned.items():
         path = path.replace(f"<{name}>", value)
-    return visitor.post(path) if method == "POST" else visitor.get(path)
+    if method == "GET":
+        return visitor.get(path)
+    form = SCHEDULE | {"name": path[-30:], "source": "tag", "input": "a"}
+    return visitor.post(path, **form if route[1].startswith("/schedules") else {})

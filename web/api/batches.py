@@ -1,6 +1,7 @@
 """``/v1/batches``: the contract's name for jobs."""
 
 import hashlib
+import json
 from typing import Annotated, Any, Literal
 
 from flask import Blueprint, jsonify, request

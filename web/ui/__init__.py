@@ -4,7 +4,19 @@ from pathlib import Path
 
 from flask import Blueprint, Flask
 
-from web.ui import budgets, costs, csrf, errors, guard, headers, job_controls, jobs, sign_in, words
+from web.ui import (
+    budgets,
+    costs,
+    csrf,
+    errors,
+    guard,
+    headers,
+    job_controls,
+    jobs,
+    schedules,
+    sign_in,
+    words,
+)
 
 _STATIC = Path(__file__).parents[1] / "static"
 
@@ -16,7 +28,8 @@ def register(app: Flask) -> None:
     bp.after_request(headers.add)
     bp.context_processor(guard.shown_everywhere)
     bp.register_error_handler(Exception, errors.show)
-    for part in (sign_in.bp, jobs.bp, job_controls.bp, costs.bp, budgets.bp):
+    parts = (sign_in.bp, jobs.bp, job_controls.bp, schedules.bp, costs.bp, budgets.bp)
+    for part in parts:
         bp.register_blueprint(part)
     words.register(app)
     app.register_blueprint(bp)

@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from flask import Response, make_response, render_template
+from flask import Response, make_response, render_template, request
 
 from web.failures import failure_of
 
@@ -13,7 +13,8 @@ def show(error: Exception) -> Response:
     status = HTTPStatus(failure.status)
     message = failure.message
     if status == HTTPStatus.NOT_FOUND:
-        message = "There is no such job in this project."
+        what = "schedule" if request.path.startswith("/schedules") else "job"
+        message = f"There is no such {what} in this project."
     page = render_template("error.html", title=status.phrase, message=message, code=failure.code)
     response = make_response(page, status)
     response.headers.update(failure.headers)

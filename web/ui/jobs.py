@@ -8,10 +8,10 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 from flask.typing import ResponseReturnValue
 
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
-from runner.domain.ids import JOB_PREFIX, JobId, decode, encode
+from runner.domain.ids import JOB_PREFIX, SCHEDULE_PREFIX, JobId, decode, encode
 from runner.domain.lines import ENDPOINTS
 from runner.domain.windows import DEFAULT_WINDOW
-from runner.services import alerts, contents, files, jobs, line_errors, pausing, reports
+from runner.services import alerts, contents, files, jobs, line_errors, pausing, reports, schedules
 from runner.services.files import FileRecord
 from runner.services.job_records import JobRecord
 from runner.services.jobs import NewJob
@@ -161,8 +161,13 @@ def _page() -> dict[str, Any]:
 def _shown(job: JobRecord) -> dict[str, Any]:
     """One job, for its templates."""
     names = files.names_of(current_session(), [job.input_file_id])
+    schedule = None
+    if job.schedule_id is not None:
+        name = schedules.name_of(current_session(), job.schedule_id)
+        schedule = (encode(SCHEDULE_PREFIX, job.schedule_id), name)
     poll = None if job.state.is_terminal else next_poll(_look(job))
-    return {"job": job, "filename": names[job.input_file_id], "poll": poll}
+    filename = names[job.input_file_id]
+    return {"job": job, "filename": filename, "schedule": schedule, "poll": poll}
 
 
 def _look(job: JobRecord) -> str:
