@@ -17,8 +17,10 @@ from runner.cli import (
     lifecycle,
     models,
     profile,
+    retries,
     run,
     schedules,
+    workers,
 )
 from runner.cli.console import ExitCode
 
@@ -33,6 +35,8 @@ lifecycle.register(app)
 jobs.register(app)
 jobs.app.command()(job_edits.edit)
 app.command()(estimate.estimate)
+jobs.app.command()(retries.retry)
+jobs.app.command()(retries.merged)
 app.command()(run.run)
 app.command()(profile.profile)
 app.add_typer(keys.app, name="keys")
@@ -40,6 +44,7 @@ app.add_typer(budgets.app, name="budgets")
 app.add_typer(models.app, name="models")
 app.add_typer(costs.app, name="costs")
 app.add_typer(schedules.app, name="schedules")
+app.add_typer(workers.app, name="workers")
 app.add_typer(bench.app, name="bench")
 app.command()(demo.demo)
 

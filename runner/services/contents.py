@@ -45,13 +45,20 @@ def read_view(
     sessions: SessionFactory, job_id: UUID, view: str, after: int = -1
 ) -> Iterator[bytes]:
     """The lines of a job's output or errors so far, each with its newline, in line order."""
+    for _, line in read_numbered(sessions, job_id, view, after):
+        yield line
+
+
+def read_numbered(
+    sessions: SessionFactory, job_id: UUID, view: str, after: int = -1
+) -> Iterator[NumberedLine]:
+    """The same with the number of each line."""
     with sessions() as session:
         code = _UNFINISHED_CODES.get(session.get_one(Job, job_id).state)
     lines: Iterable[NumberedLine] = _stored(sessions, job_id, view, after)
     if view == ERROR and code is not None:
         lines = merge(lines, _unfinished(sessions, job_id, code, after), key=itemgetter(0))
-    for _, line in lines:
-        yield line
+    yield from lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class JobRecord:
 
     id: JobId
     project_id: ProjectId
+    parent_id: JobId | None
     endpoint: str
     input_file_id: FileId
     schedule_id: ScheduleId | None
@@ -226,6 +227,7 @@ def _record_of(
     return JobRecord(
         id=JobId(job.id),
         project_id=ProjectId(job.project_id),
+        parent_id=JobId(job.parent_id) if job.parent_id else None,
         endpoint=job.endpoint,
         input_file_id=FileId(job.input_file_id),
         schedule_id=ScheduleId(job.schedule_id) if job.schedule_id else None,

@@ -59,6 +59,7 @@ class Standing:
     urgent_above: int | None  # work of a higher priority than this waits: give back what can be
     suspect_waits: bool  # take no more until all is finished, then the suspect alone
     drain: bool
+    drained: bool = False  # an operator wants it to live on and lease nothing
 
 
 def claim_shards(session: Session, claim: Claim) -> list[Lease]:
@@ -165,7 +166,9 @@ def look_at_leases(session: Session, worker_id: WorkerId, model_id: ModelId) -> 
     ).all()
     keys = {ShardKey(JobId(row.job_id), row.shard_no, row.epoch): row for row in mine}
     lowest = min((row.priority for row in mine), default=None)
-    worker_state = session.scalar(select(Worker.state).where(Worker.id == worker_id))
+    worker = session.execute(
+        select(Worker.state, Worker.drained_at).where(Worker.id == worker_id)
+    ).one_or_none()
     return Standing(
         live=frozenset(keys),
         ended=frozenset(key for key, row in keys.items() if row.state != JobState.IN_PROGRESS),
@@ -174,7 +177,8 @@ def look_at_leases(session: Session, worker_id: WorkerId, model_id: ModelId) -> 
         priorities={key: row.priority for key, row in keys.items()},
         urgent_above=lowest if _waits_above(session, model_id, lowest) else None,
         suspect_waits=_suspect_waits(session, model_id),
-        drain=worker_state == "draining",
+        drain=worker is not None and worker.state == "draining",
+        drained=worker is not None and worker.drained_at is not None,
     )
 
 
@@ -210,8 +214,13 @@ def held_by(worker_id: WorkerId, key: ShardKey) -> tuple[ColumnElement[bool], ..
 
 
 def _lives(session: Session, worker_id: WorkerId) -> bool:
-    """A worker that was declared dead may run on for a while; it gets nothing more."""
-    query = select(Worker.id).where(Worker.id == worker_id, Worker.state.in_(LIVE_WORKER_STATES))
+    """A worker that was declared dead may run on for a while; it gets nothing more, nor does one
+    that an operator drains."""
+    query = select(Worker.id).where(
+        Worker.id == worker_id,
+        Worker.state.in_(LIVE_WORKER_STATES),
+        Worker.drained_at.is_(None),
+    )
     return session.scalar(query) is not None
 
 
@@ -219,7 +228,9 @@ def _tail_share(session: Session, model_id: ModelId, job_id: UUID, shards: int) 
     """At most half of an even split of what is left, so that no worker sits on the tail."""
     workers = session.scalar(
         select(func.count()).where(
-            Worker.model_id == model_id, Worker.state.in_(LIVE_WORKER_STATES)
+            Worker.model_id == model_id,
+            Worker.state.in_(LIVE_WORKER_STATES),
+            Worker.drained_at.is_(None),
         )
     )
     if workers is None or workers < 2:

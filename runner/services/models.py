@@ -104,7 +104,9 @@ def waits_for_another_model(session: Session, model_id: ModelId) -> bool:
 def _unserved_models() -> Select[UUID | None]:
     """Models with open shards and no live worker, the oldest job's first."""
     served = select(Worker.id).where(
-        Worker.model_id == Job.model_id, Worker.state.in_(LIVE_WORKER_STATES)
+        Worker.model_id == Job.model_id,
+        Worker.state.in_(LIVE_WORKER_STATES),
+        Worker.drained_at.is_(None),
     )
     is_open = select(Shard.shard_no).where(Shard.job_id == Job.id, Shard.state == ShardState.OPEN)
     return (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from runner.db.models import Job, Model, Shard, Worker
@@ -74,7 +74,9 @@ def _lack_of_worker(session: Session, model_id: ModelId) -> str | None:
     model = session.get_one(Model, model_id)
     if model.retired_at is not None:
         return f"The model {model.name} is not installed any more."
-    query = select(Worker.state, Worker.model_id == model_id).where(
+    is_drained = Worker.drained_at.is_not(None)
+    state = case((is_drained, WorkerState.DRAINING), else_=Worker.state)
+    query = select(state, Worker.model_id == model_id).where(
         Worker.kind == "engine", Worker.state.in_(LIVE_WORKER_STATES)
     )
     workers = session.execute(query).all()

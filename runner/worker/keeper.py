@@ -1,5 +1,6 @@
 """The thread that keeps leases alive and hears what became of them."""
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -37,6 +38,7 @@ class Keeper:
         self._loop = loop
         self._drain = drain
         self._stopped = False
+        self._is_drained = False
         self._worked = time.monotonic()
         self._patience = Patience("The heartbeat", "beat_failed")
         self._report = StepReport(backend.stats)
@@ -100,6 +102,9 @@ class Keeper:
         self._loop.revoke(context.book.reprioritise(standing.priorities), release=True)
         self._make_way(standing)
         self._feeder.wait_for_suspect(standing.suspect_waits)
+        if standing.drained:
+            self._loop.revoke(context.book.drop_unstarted(above=sys.maxsize), release=True)
+        self._is_drained = standing.drained
         if standing.drain:
             self._drain("asked to drain")
 
@@ -116,7 +121,7 @@ class Keeper:
 
     def _consider_another_model(self) -> None:
         """Out of work while another model's job waits: end, to be started again for that one."""
-        if self._context.book.keys():
+        if self._context.book.keys() or self._is_drained:
             self._worked = time.monotonic()
         elif time.monotonic() - self._worked > _SWITCH_SECONDS:
             self._worked = time.monotonic()

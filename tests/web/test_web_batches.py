@@ -154,6 +154,7 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
             "total_tokens": 0,
         },
         "metadata": {"name": "nightly", "": "\u00e9"},
+        "parent_id": None,
         "priority": -5,
         "tags": [],
         "p99_ms": None,

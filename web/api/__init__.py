@@ -13,6 +13,7 @@ from web.api import (
     jobs,
     metrics,
     models,
+    retries,
     schedules,
     uploads,
     usage,
@@ -26,7 +27,7 @@ def register(app: Flask) -> None:
     app.register_blueprint(health.bp)
     app.register_blueprint(metrics.bp)
     app.register_blueprint(_keyed("v1", files.bp, uploads.bp, batches.bp, models.bp))
-    parts = (usage.bp, jobs.bp, estimates.bp, budgets.bp, schedules.bp, file_tags.bp)
+    parts = (usage.bp, jobs.bp, retries.bp, estimates.bp, budgets.bp, schedules.bp, file_tags.bp)
     app.register_blueprint(_keyed("api", *parts))
 
 

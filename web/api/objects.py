@@ -238,7 +238,7 @@ class BatchTimes(TypedDict):
 
 
 class BatchObject(Identified, BatchTimes):
-    """A batch. From ``priority`` on, the fields are Tokenmill's own."""
+    """A batch. From ``parent_id`` on, the fields are Tokenmill's own."""
 
     object: Literal["batch"]
     endpoint: str
@@ -252,6 +252,7 @@ class BatchObject(Identified, BatchTimes):
     request_counts: RequestCounts
     usage: UsageObject
     metadata: dict[str, str] | None
+    parent_id: BatchIdText | None
     priority: int
     tags: list[str]
     p99_ms: Annotated[int, Meta(ge=1)] | None

@@ -122,6 +122,7 @@ def batch_object(job: JobRecord) -> BatchObject:
         },
         "usage": usage_object(job.totals),
         "metadata": job.metadata,
+        "parent_id": None if job.parent_id is None else encode(JOB_PREFIX, job.parent_id),
         "priority": job.priority,
         "tags": list(job.tags),
         "p99_ms": job.p99_bound_ms,

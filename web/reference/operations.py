@@ -13,6 +13,7 @@ from web.api.budgets import SetBudget
 from web.api.estimates import EstimateFile
 from web.api.file_tags import ChangeFile
 from web.api.jobs import EditJob, ResumeJob
+from web.api.retries import RetryJob
 from web.api.schedules import ChangeSchedule, CreateSchedule
 from web.api.uploads import CompleteUpload, CreateUpload
 from web.reference.parameters import (
@@ -99,6 +100,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/api/jobs/<job_id>/usage"): Operation(
         objects.LineUsageList, parameters=(AFTER_INDEX, UP_TO_1000)
     ),
+    ("POST", "/api/jobs/<job_id>/retry"): Operation(objects.BatchObject, RetryJob),
+    ("GET", "/api/jobs/<job_id>/merged/output"): Operation(LINES),
+    ("GET", "/api/jobs/<job_id>/merged/errors"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/report"): Operation(objects.ReportObject),
     ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),

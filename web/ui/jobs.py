@@ -46,6 +46,12 @@ def outer_id(job: JobRecord) -> str:
     return encode(JOB_PREFIX, job.id)
 
 
+@bp.app_template_filter("parent_id")
+def outer_parent_id(job_id: JobId) -> str:
+    """The id of what a job retries, as in its page's address."""
+    return encode(JOB_PREFIX, job_id)
+
+
 @bp.get("/")
 def show_jobs() -> ResponseReturnValue:
     """The list, newest first, and the way to add to it."""

@@ -63,6 +63,8 @@ class Job(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True, default=new_uuid)
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id"))
     api_key_id: Mapped[UUID | None] = mapped_column(ForeignKey("api_keys.id"))
+    # Of a retry: the job whose unanswered lines it runs, under the same line numbers.
+    parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     input_file_id: Mapped[UUID] = mapped_column(ForeignKey("files.id"), index=True)
     schedule_id: Mapped[UUID | None] = mapped_column(ForeignKey("schedules.id"), index=True)
     endpoint: Mapped[str]

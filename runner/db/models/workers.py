@@ -46,6 +46,7 @@ class Worker(Base):
     rows: Mapped[int] = mapped_column(server_default="0")  # sequences it runs at once
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())
     last_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    drained_at: Mapped[datetime | None]  # since when an operator wants it to lease nothing
     ended_at: Mapped[datetime | None]
     end_reason: Mapped[str | None]
     busy_us: Mapped[int] = mapped_column(BigInteger, server_default="0")

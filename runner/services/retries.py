@@ -1,0 +1,203 @@
+"""Retries: a child job with the lines of its parent that have no answer, and both read as one.
+
+A child has its parent's line numbers and reads the same file; nothing is copied but the places of
+its lines. Its usage is its own: a line is billed to the job that answered it.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from enum import StrEnum
+from heapq import merge
+from itertools import groupby
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, exists, func, insert, literal, select
+from sqlalchemy.orm import Session
+
+from runner.db.models import Job, Result, Shard, WorkItem
+from runner.db.session import SessionFactory
+from runner.domain.errors import InvalidRequest, NotFound, StateConflict
+from runner.domain.ids import JOB_PREFIX, JobId, ProjectId, encode, new_uuid
+from runner.domain.states import LIVE_JOB_STATES, JobState, ShardState
+from runner.doorbell import Bell, ring
+from runner.services import files
+from runner.services.audit import record
+from runner.services.contents import ERROR, OUTPUT, NumberedLine, read_numbered
+from runner.services.job_records import JobRecord
+from runner.services.jobs import deadline, get_job
+from runner.services.keys import Caller
+from runner.services.models import price_at
+
+
+class RetryLines(StrEnum):
+    """Which lines: those that failed, those that were never reached, or both."""
+
+    ALL = "all"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+
+
+def retry_job(
+    session: Session, caller: Caller, job_id: UUID, lines: RetryLines, shard_lines: int
+) -> JobRecord:
+    """Make a job of the lines of one that has ended, as far as they have no answer.
+
+    Lines that were refused when the file was read stay out: they would be again.
+
+    Raises:
+        StateConflict: the job has not ended, has no such line, or is being retried.
+        InvalidRequest: its file is gone.
+    """
+    query = select(Job).where(Job.id == job_id, Job.project_id == caller.project_id)
+    parent = session.scalars(query.with_for_update()).one_or_none()
+    if parent is None:
+        raise NotFound("No such batch in this project.", param="batch_id")
+    _check_retriable(session, parent)
+    child = _child_of(session, parent, caller)
+    session.add(child)
+    session.flush()
+    count = _take_lines(session, parent, child, lines, shard_lines)
+    if count == 0:
+        words = "" if lines is RetryLines.ALL else f" {lines}"
+        raise StateConflict(f"The batch has no{words} line to retry.", param="batch_id")
+    child.total_items = count
+    session.flush()
+    told = {"parent": str(parent.id), "lines": lines.value}
+    record(session, "job.retry", str(child.id), project_id=caller.project_id, detail=told)
+    ring(session, Bell.WAKE)
+    return get_job(session, caller.project_id, child.id)
+
+
+def family_of(session: Session, job_id: UUID) -> list[JobId]:
+    """A job with all it retries and all that retry it, in order of their creation."""
+    root = job_id
+    while parent := session.scalar(select(Job.parent_id).where(Job.id == root)):
+        root = parent
+    found, generation = [root], [root]
+    while generation:
+        query = select(Job.id).where(Job.parent_id.in_(generation))
+        generation = list(session.scalars(query))
+        found += generation
+    return [JobId(each) for each in sorted(found)]  # ids grow with time
+
+
+def read_merged(sessions: SessionFactory, job_id: UUID, view: str) -> Iterator[bytes]:
+    """The output or errors of a job and its retries as one, in line order, so far.
+
+    A line has the latest answer that any of them got; without one, its latest error.
+    """
+    with sessions() as session:
+        family = family_of(session, job_id)
+    streams = [
+        _ranked(sessions, member, kind, rank)
+        for rank, member in enumerate(family)
+        for kind in (ERROR, OUTPUT)
+    ]
+    for _, same in groupby(merge(*streams, key=lambda each: each[0]), key=lambda each: each[0]):
+        _, succeeded, _, line = max(same, key=lambda each: each[1:3])
+        if succeeded == (view == OUTPUT):
+            yield line
+
+
+def _ranked(
+    sessions: SessionFactory, job_id: UUID, view: str, rank: int
+) -> Iterator[tuple[int, bool, int, bytes]]:
+    lines: Iterator[NumberedLine] = read_numbered(sessions, job_id, view)
+    for idx, line in lines:
+        yield idx, view == OUTPUT, rank, line
+
+
+def _check_retriable(session: Session, parent: Job) -> None:
+    state = JobState(parent.state)
+    if not state.is_terminal:
+        raise StateConflict(f"A batch that is {state} cannot be retried yet.", param="batch_id")
+    running = session.scalar(
+        select(Job.id).where(Job.parent_id == parent.id, Job.state.in_(LIVE_JOB_STATES)).limit(1)
+    )
+    if running is not None:
+        name = encode(JOB_PREFIX, running)
+        raise StateConflict(f"The batch is being retried already, by {name}.", param="batch_id")
+    try:
+        files.visible_file(session, ProjectId(parent.project_id), parent.input_file_id)
+    except NotFound:
+        raise InvalidRequest(
+            "The input file of the batch was deleted or has expired.", param="batch_id"
+        ) from None
+
+
+def _child_of(session: Session, parent: Job, caller: Caller) -> Job:
+    return Job(
+        id=new_uuid(),
+        project_id=parent.project_id,
+        api_key_id=caller.api_key_id,
+        parent_id=parent.id,
+        input_file_id=parent.input_file_id,
+        endpoint=parent.endpoint,
+        completion_window=parent.completion_window,
+        job_metadata=parent.job_metadata,
+        priority=parent.priority,
+        run_hours=parent.run_hours,
+        on_invalid=parent.on_invalid,
+        output_expires_seconds=parent.output_expires_seconds,
+        defaults=parent.defaults,
+        tags=list(parent.tags),
+        p99_bound_ms=parent.p99_bound_ms,
+        # Not the parent's: a client that repeats that create must not get this job for it.
+        request_sha256=hashlib.sha256(b"retry\n" + parent.id.bytes).digest(),
+        model_id=parent.model_id,
+        state=JobState.IN_PROGRESS,
+        in_progress_at=func.now(),
+        total_items=0,
+        expires_at=deadline(parent.completion_window, None),
+    )
+
+
+def _take_lines(
+    session: Session, parent: Job, child: Job, lines: RetryLines, shard_lines: int
+) -> int:
+    """Give the child its items and shards, in the prefix order of the parent's; counts them."""
+    if parent.model_id is None:  # not one of its lines could ever run
+        return 0
+    columns = (WorkItem.idx, WorkItem.custom_id, WorkItem.byte_offset, WorkItem.byte_length)
+    items = select(literal(child.id), *columns)
+    items = items.where(WorkItem.job_id == parent.id, _wanted(lines))
+    names = ("job_id", "idx", "custom_id", "byte_offset", "byte_length")
+    session.execute(insert(WorkItem).from_select(names, items))
+    ordered = _in_prefix_order(session, parent.id, child.id)
+    now = session.execute(select(func.now())).scalar_one()
+    price = price_at(session, parent.model_id, now)
+    rows = [
+        {
+            "job_id": child.id,
+            "shard_no": number,
+            "model_id": parent.model_id,
+            "price_id": price.id,
+            "idx": ordered[start : start + shard_lines],
+            "state": ShardState.OPEN,
+        }
+        for number, start in enumerate(range(0, len(ordered), shard_lines))
+    ]
+    if rows:
+        session.execute(insert(Shard), rows)
+    return len(ordered)
+
+
+def _in_prefix_order(session: Session, parent_id: UUID, child_id: UUID) -> list[int]:
+    """The child's lines as neighbours in the parent's shards; halves of a split shard hold what
+    was left of it."""
+    query = select(Shard.idx).where(Shard.job_id == parent_id, Shard.state != ShardState.SPLIT)
+    wanted = set(session.scalars(select(WorkItem.idx).where(WorkItem.job_id == child_id)))
+    shards = session.scalars(query.order_by(Shard.shard_no))
+    return [idx for shard in shards for idx in shard if idx in wanted]
+
+
+def _wanted(lines: RetryLines) -> ColumnElement[bool]:
+    """Whether an item of the parent goes to the child."""
+    result = exists().where(Result.job_id == WorkItem.job_id, Result.idx == WorkItem.idx)
+    match lines:
+        case RetryLines.FAILED:
+            return result.where(Result.failed)
+        case RetryLines.UNFINISHED:
+            return ~result
+        case RetryLines.ALL:
+            return ~result.where(Result.failed.is_(False))
