@@ -161,6 +161,8 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
         "start_after": None,
         "run_hours": "22:00-06:00 Europe/Berlin",
         "queue_position": None,
+        "schedule_id": None,
+        "estimate": None,
         "defaults": None,
         "max_cost": None,
         "on_budget": "refuse",
