@@ -43,6 +43,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     BASE: {"dtype": "bfloat16"},
     "int8 weights": {"dtype": "bfloat16", "weights": "int8"},
     "int4 weights": {"dtype": "bfloat16", "weights": "int4"},
+    "int8 KV": {"dtype": "bfloat16", "kv_cache": "int8"},
+    "int8 weights and KV": {"dtype": "bfloat16", "weights": "int8", "kv_cache": "int8"},
 }
 ASK = "Solve the problem step by step, then write the answer as a number at the end."
 MAX_TOKENS = 200
@@ -122,7 +124,8 @@ def perplexities(work: Work) -> dict[str, float]:
     model = load_model(config, tokenizer.encode(CALIBRATION_TEXT, False))
     assert not isinstance(model, PaddedModel), "this bench is for the paged lane"
     blocks = -(-WINDOW // config.block_size)
-    attention = open_attention(model.shapes, config.block_size, model.device, model.dtype)
+    kv_cache = config.quantisation.kv_cache
+    attention = open_attention(model.shapes, config.block_size, model.device, model.dtype, kv_cache)
     attention.allocate(blocks)
     texts = {
         "reference": "\n".join(pydoc_data.topics.topics.values()),

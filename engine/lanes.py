@@ -16,6 +16,7 @@ from engine.model_runner import ModelRunner, Runner
 from engine.models import FusedModel, LoadedModel, PaddedModel
 from engine.models.cache_rows import cache_bytes
 from engine.padded_runner import FREE_PADDING, MAX_PADDING, PaddedRunner
+from engine.quantisation import PLAIN
 from engine.step_size import fit_step
 
 PAGED = "paged"
@@ -56,11 +57,19 @@ def open_lane(
     """Size the pool and make ready to run; `num_token_ids` ids from 0 may be sampled.
 
     Raises:
-        InvalidParams: the memory doesn't hold one sequence, or one block.
+        InvalidParams: the memory doesn't hold one sequence, or one block, or the lane has no such
+            KV cache as was asked for.
     """
     if isinstance(model, PaddedModel):
+        if config.quantisation.kv_cache != PLAIN:
+            raise InvalidParams(
+                f"The KV cache can't be in {config.quantisation.kv_cache}: this model runs over "
+                f"transformers' own ({model.reason}). Set kv_cache to {PLAIN}.",
+                "kv_cache",
+            )
         return _padded(model, config, num_token_ids)
-    attention = open_attention(model.shapes, config.block_size, model.device, model.dtype)
+    kv_cache = config.quantisation.kv_cache
+    attention = open_attention(model.shapes, config.block_size, model.device, model.dtype, kv_cache)
     num_blocks = pool_blocks(config, attention.block_bytes(), model.max_model_len)
     attention.allocate(num_blocks)
     details = f"attention: {attention.name}, lane: {PAGED}"

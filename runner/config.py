@@ -41,6 +41,7 @@ class Settings(BaseSettings):
     device: str = "cpu"
     dtype: str = "auto"
     weights: Literal["auto", "int8", "int4"] = "auto"
+    kv_cache: Literal["auto", "int8"] = "auto"
     memory_utilization: float = Field(default=0.5, gt=0, lt=1)
     max_num_seqs: int | None = Field(default=None, gt=0)  # None: by device
     max_num_batched_tokens: int | None = Field(default=None, gt=0)

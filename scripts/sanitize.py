@@ -9,7 +9,12 @@ import pytest
 
 from engine.kernels import build
 
-TESTS = ("tests/engine/test_fused.py", "tests/engine/test_cpu_attention.py")
+TESTS = (
+    "tests/engine/test_fused.py",
+    "tests/engine/test_cpu_attention.py",
+    "tests/engine/test_quantised.py",
+    "tests/engine/test_quantised_models.py",
+)
 CHECKS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 
 

@@ -8,9 +8,18 @@ import torch
 from engine.attention.backend import AttentionOptions, BatchLayout, LayerShape
 from engine.attention.step_layout import padded_tables
 from engine.kernels import Kernels
-from engine.kernels.library import BFLOAT16, FLOAT32, AttentionRows, AttentionShape, Batch
+from engine.kernels.library import (
+    BFLOAT16,
+    FLOAT32,
+    POOL_INT8,
+    POOL_PLAIN,
+    AttentionRows,
+    AttentionShape,
+    Batch,
+)
 from engine.kernels.memory import zeroed
 from engine.kernels.threads import usable_threads
+from engine.quantisation import INT8, PLAIN
 
 DTYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
@@ -19,9 +28,16 @@ class CpuAttention:
     """The C++ backend; see AttentionBackend for the contract."""
 
     def __init__(
-        self, kernels: Kernels, shapes: list[LayerShape], block_size: int, dtype: torch.dtype
+        self,
+        kernels: Kernels,
+        shapes: list[LayerShape],
+        block_size: int,
+        dtype: torch.dtype,
+        kv_cache: str = PLAIN,
     ) -> None:
-        self.name = f"C++ ({kernels.level.name})"
+        told = "" if kv_cache == PLAIN else f", KV in {kv_cache}"
+        self.name = f"C++ ({kernels.level.name}{told})"
+        self._pool = POOL_INT8 if kv_cache == INT8 else POOL_PLAIN
         self._functions = kernels.functions
         self._shapes = shapes
         self._block_size = block_size
@@ -109,6 +125,7 @@ class CpuAttention:
             options.scale,
             options.softcap or 0.0,
             None if options.sinks is None else self._sinks_address(layer, options.sinks),
+            self._pool,
         )
 
     def _sinks_address(self, layer: int, sinks: torch.Tensor) -> int:
@@ -122,6 +139,7 @@ class CpuAttention:
             DTYPES[self._dtype], shape.num_kv_heads, shape.num_kv_heads, shape.key_dim
         )
         described.value_dim = shape.value_dim
+        described.pool = self._pool
         size = self._functions.tm_attention_block_bytes(ctypes.byref(described), self._block_size)
         return int(size)
 

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 FLOAT32, BFLOAT16 = 0, 1
 """TmDtype of attention.h."""
+POOL_PLAIN, POOL_INT8 = 0, 1
+"""TmPool of attention.h."""
 FORMAT_PLAIN, FORMAT_INT8, FORMAT_INT4 = 0, 1, 2
 """TmFormat of product.h."""
 
@@ -49,6 +51,7 @@ class AttentionShape(ctypes.Structure):
         ("scale", c_float),
         ("softcap", c_float),
         ("sinks", c_void_p),
+        ("pool", c_int32),
     ]
 
 

@@ -41,13 +41,31 @@ class Layer:
     options: AttentionOptions
 
 
+def as_stored(rows: torch.Tensor, kv_cache: str) -> torch.Tensor:
+    """Keys or values [tokens, heads, dim] as a pool gives them back."""
+    if kv_cache == "auto":
+        return rows
+    highest = rows.float().abs().amax(-1, keepdim=True)
+    inverse = torch.where(highest == 0, 0.0, torch.full_like(highest, 127) / highest)
+    return ((rows.float() * inverse).round() * (highest / 127.0)).to(rows.dtype)
+
+
 class Bench:
     """The reference and the backend side by side, each over a pool of its own."""
 
-    def __init__(self, level: Level, dtype: torch.dtype, layer: Layer, num_blocks: int) -> None:
-        self._layer, self._dtype = layer, dtype
+    def __init__(
+        self,
+        level: Level,
+        dtype: torch.dtype,
+        layer: Layer,
+        num_blocks: int,
+        kv_cache: str = "auto",
+    ) -> None:
+        self._layer, self._dtype, self._kv_cache = layer, dtype, kv_cache
         self._reference = ReferenceAttention([layer.shape], layer.block_size, CPU, torch.float32)
-        self._backend = CpuAttention(kernels_of(level), [layer.shape], layer.block_size, dtype)
+        self._backend = CpuAttention(
+            kernels_of(level), [layer.shape], layer.block_size, dtype, kv_cache
+        )
         for each in (self._reference, self._backend):
             each.allocate(num_blocks)
         # Slots that were never written may hold anything.
@@ -89,12 +107,14 @@ class Bench:
         for each in (self._reference, self._backend):
             each.begin(layout)
         out = self._backend.attend(0, *rows, self._layer.options)
+        rows[1:] = [as_stored(part, self._kv_cache) for part in rows[1:]]
         expected = self._reference.attend(0, *[part.float() for part in rows], self._layer.options)
         torch.testing.assert_close(out.float(), expected, rtol=0, atol=LIMITS[self._dtype])
         for s, _, end in parts:
             s.done = end
 
 
+@pytest.mark.parametrize("kv_cache", ["auto", "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("level", levels_to_test(), ids=lambda level: level.name)
 @pytest.mark.parametrize(
@@ -108,10 +128,10 @@ class Bench:
     ids=["smollm", "many-heads", "sinks", "capped"],
 )
 def test_steps_of_a_mixed_batch_equal_the_reference(
-    level: Level, dtype: torch.dtype, layer: Layer
+    level: Level, dtype: torch.dtype, kv_cache: str, layer: Layer
 ) -> None:
     blocks = sum(-(-length // layer.block_size) for length in LENGTHS)
-    bench = Bench(level, dtype, layer, blocks)
+    bench = Bench(level, dtype, layer, blocks, kv_cache)
     sequences = [bench.sequence(length) for length in LENGTHS]
     for chunk in CHUNKS:
         bench.step([(sequence, chunk) for sequence in sequences])
@@ -136,7 +156,9 @@ def test_sequences_that_share_blocks_equal_the_reference(
         dice.choice([None, None, 2.0]),
         dice.choice([None, torch.linspace(-2, 3, heads)]),
     )
-    bench = Bench(level, dtype, Layer(block_size, heads, shape, options), num_blocks=3_000)
+    layer = Layer(block_size, heads, shape, options)
+    # Half of the seeds keep keys and values in int8.
+    bench = Bench(level, dtype, layer, 3_000, "int8" if seed % 2 else "auto")
     trunk = bench.sequence(700)
     bench.step([(trunk, 699)])
     first, second = (

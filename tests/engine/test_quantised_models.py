@@ -8,6 +8,8 @@ from test_fused import load_paged, perturb, run
 from tiny_models import EngineFactory, save_model
 from transformers import AutoModelForCausalLM
 
+from engine.attention import open_attention
+from engine.attention.backend import LayerShape
 from engine.config import EngineConfig
 from engine.errors import InvalidParams
 from engine.kernels.build import usable_levels
@@ -152,6 +154,39 @@ def test_an_engine_runs_with_rounded_weights_and_says_so(
     assert len(outputs[0].token_ids) == 5
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_engine_keeps_keys_and_values_in_int8_in_half_the_memory(
+    make_engine: EngineFactory, dtype: str
+) -> None:
+    engine = make_engine(dtype=dtype, quantisation=Quantisation(kv_cache="int8"))
+    plain = make_engine(dtype=dtype)
+    assert "KV in int8" in engine.description
+    prompts = [[3 + i for i in range(37)], [9], [200 - i for i in range(20)]]
+    for number, prompt in enumerate(prompts):
+        for each in (engine, plain):
+            params = SamplingParams(max_tokens=5, ignore_eos=True)
+            each.add_request(str(number), prompt, params)
+    outputs: list[list[tuple[int, ...]]] = []
+    for each in (engine, plain):
+        ended = []
+        while each.has_unfinished():
+            ended += each.step()
+        outputs.append([out.token_ids for out in sorted(ended, key=lambda out: out.request_id)])
+    # A random model's logits are far apart: the first token survives rounding.
+    assert [ids[0] for ids in outputs[0]] == [ids[0] for ids in outputs[1]]
+
+
+def test_lanes_without_attention_in_c_refuse_a_rounded_kv_cache(
+    tmp_path: Path, make_engine: EngineFactory
+) -> None:
+    save_model(tmp_path, "bloom", n_layer=2, n_head=4, hidden_size=64)
+    with pytest.raises(InvalidParams, match=r"transformers' own.*Set kv_cache to auto"):
+        make_engine(tmp_path, quantisation=Quantisation(kv_cache="int8"))
+    shapes = [LayerShape(2, 16, 16)]
+    with pytest.raises(InvalidParams, match=r"float16.*Set kv_cache to auto"):
+        open_attention(shapes, 8, torch.device("cpu"), torch.float16, "int8")
+
+
 def test_models_without_fused_layers_are_refused_with_the_reason(tmp_path: Path) -> None:
     save_model(tmp_path, "gemma2", head_dim=16)
     config = EngineConfig(tmp_path, dtype="float32", quantisation=Quantisation("int8"))
@@ -167,6 +202,8 @@ def test_the_padded_lane_refuses_rounded_weights(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_is_refused_by_name() -> None:
+    with pytest.raises(InvalidParams, match="kv_cache must be one of auto, int8"):
+        Quantisation(kv_cache="int4")
     with pytest.raises(InvalidParams, match="weights must be one of auto, int8, int4"):
         Quantisation("int3")
 

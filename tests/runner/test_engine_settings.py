@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from engine.quantisation import Quantisation
 from runner.config import Settings
 from runner.inference.local.backend import engine_config
 
 
 def test_weights_are_left_as_they_are_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_config(Path("m"), Settings()).quantisation.weights == "auto"
-    monkeypatch.setenv("TOKENMILL_WEIGHTS", "int8")
-    assert engine_config(Path("m"), Settings()).quantisation.weights == "int8"
+    assert engine_config(Path("m"), Settings()).quantisation == Quantisation("auto", "auto")
+    monkeypatch.setenv("TOKENMILL_WEIGHTS", "int4")
+    monkeypatch.setenv("TOKENMILL_KV_CACHE", "int8")
+    assert engine_config(Path("m"), Settings()).quantisation == Quantisation("int4", "int8")
 
 
 def test_an_unknown_format_of_weights_is_refused_at_the_start(

@@ -92,9 +92,9 @@ void attention_in_team(const TmAttentionPlan& plan, const TmAttentionShape& shap
 
 int64_t tm_attention_block_bytes(const TmAttentionShape* shape, int64_t block_size) {
     if (shape->dtype == TM_BFLOAT16) {
-        return KvPool<bf16>(*shape, block_size, nullptr).head_elements() * shape->num_kv_heads * 2;
+        return KvPool<bf16>(*shape, block_size, nullptr).head_bytes() * shape->num_kv_heads;
     }
-    return KvPool<float>(*shape, block_size, nullptr).head_elements() * shape->num_kv_heads * 4;
+    return KvPool<float>(*shape, block_size, nullptr).head_bytes() * shape->num_kv_heads;
 }
 
 TmAttentionPlan* tm_attention_plan(const TmBatch* batch) {

@@ -6,6 +6,8 @@
 #include "team.h"
 
 enum TmDtype : int32_t { TM_FLOAT32 = 0, TM_BFLOAT16 = 1 };
+// What a pool holds: elements of the rows' dtype, or int8 with a scale per token and head.
+enum TmPool : int32_t { TM_POOL_PLAIN = 0, TM_POOL_INT8 = 1 };
 
 extern "C" {
 
@@ -22,7 +24,7 @@ struct TmBatch {
 
 // One attention layer.
 struct TmAttentionShape {
-    int32_t dtype;                  // TmDtype of the rows and of the pool
+    int32_t dtype;                  // TmDtype of the rows
     int32_t num_heads;              // a multiple of num_kv_heads
     int32_t num_kv_heads;
     int32_t key_dim;
@@ -31,6 +33,7 @@ struct TmAttentionShape {
     float scale;                    // factor on the scores
     float softcap;                  // scores become softcap * tanh(score / softcap); 0 is off
     const float* sinks;             // [num_heads], scores that take a share and give nothing; or null
+    int32_t pool;                   // TmPool
 };
 
 // The rows of one layer in one step. A row holds all heads side by side, [heads, dim]; strides are

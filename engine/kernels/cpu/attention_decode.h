@@ -15,7 +15,7 @@ inline Vec load_line(const float* p) { return load(p); }
 
 template <typename T>
 struct DecodeScratch {
-    Buffer<T> queries, weights;
+    Buffer<T> queries, weights, opened;
     Buffer<float> sums, merged;
 };
 
@@ -27,6 +27,7 @@ class Decode {
           pool_(layer.pool),
           queries_(scratch.queries.reserve(kDecodeGroup * layer.query_stride)),
           weights_(scratch.weights.reserve(kDecodeGroup * kDecodeKeys)),
+          opened_(pool_.is_int8 ? scratch.opened.reserve(pool_.head_elements()) : nullptr),
           merged_(scratch.merged.reserve(part_floats(layer.shape))),
           sum_groups_((pool_.value_panels + kTilePanels - 1) / kTilePanels),
           sums_{scratch.sums.reserve(sum_groups_ * kDecodeGroup * kTileColumns), kDecodeGroup} {}
@@ -95,6 +96,7 @@ class Decode {
 
     template <int R>
     void attend_block(const Seen& seen, Ahead& ahead) {
+        block_ = pool_.open(seen.block, seen.head, seen.tokens, opened_);
         for (int64_t slot = seen.from / kDecodeKeys * kDecodeKeys; slot < seen.tokens;
              slot += kDecodeKeys) {
             float factors[R];
@@ -104,7 +106,7 @@ class Decode {
                 score<R, 1>(seen, slot, ahead, factors);
             }
             const int64_t tokens = std::min(kDecodeKeys, seen.tokens - slot);
-            const T* values = pool_.values(seen.block, seen.head) + slot * kPanel;
+            const T* values = block_.values + slot * kPanel;
             for (int64_t p = 0; p < pool_.value_panels; p += kTilePanels) {
                 const T* panel = values + p * pool_.value_stride();
                 float* sums = sums_.at(0, p * kPanel);
@@ -124,7 +126,7 @@ class Decode {
     // Weights of the keys from `slot` on, C panels of them; factors for what was summed before.
     template <int R, int C>
     void score(const Seen& seen, int64_t slot, Ahead& ahead_at, float (&factors)[R]) {
-        const T* keys = pool_.keys(seen.block, seen.head) + slot / kPanel * pool_.key_stride();
+        const T* keys = block_.keys + slot / kPanel * pool_.key_stride();
         const int64_t stride = pool_.key_stride(), inputs = pool_.key_dim;
         Ahead ahead = ahead_at;
         Vec scores[R][C];
@@ -191,6 +193,8 @@ class Decode {
     const KvPool<T>& pool_;
     T* const queries_;
     T* const weights_;
+    T* const opened_;
+    OpenBlock<T> block_ = {};
     float* const merged_;
     const int64_t sum_groups_;
     const RowSums sums_;

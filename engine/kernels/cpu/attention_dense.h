@@ -11,7 +11,8 @@ constexpr int64_t kScores = kChunk + 2 * kLanes;  // a row of them; a pair may r
 
 template <typename T>
 struct DenseScratch {
-    Buffer<T> queries, weights;
+    Buffer<T> queries, weights, opened;
+    Buffer<OpenBlock<T>> blocks;
     Buffer<float> scores, products, sums, merged;
 };
 
@@ -30,6 +31,10 @@ class Dense {
           weights_(scratch.weights.reserve(kSquareRows * kScores)),
           scores_(scratch.scores.reserve(kSquareRows * kScores)),
           products_(scratch.products.reserve(kSquareRows * kTileColumns)),
+          num_blocks_(kChunk / layer.batch.block_size + 2),
+          opened_(pool_.is_int8 ? scratch.opened.reserve(num_blocks_ * pool_.head_elements())
+                                : nullptr),
+          blocks_(scratch.blocks.reserve(num_blocks_)),
           merged_(scratch.merged.reserve(part_floats(layer.shape))),
           sum_groups_((pool_.value_panels + kTilePanels - 1) / kTilePanels),
           sums_{scratch.sums.reserve(sum_groups_ * kDenseRows * kTileColumns), kDenseRows} {}
@@ -84,6 +89,7 @@ class Dense {
         for (int64_t chunk = begin; chunk < end; chunk += step) {
             // Blocks larger than the scores' buffer are taken in parts of whole panels.
             const int64_t stop = std::min(end, chunk + step);
+            open(chunk, stop);
             for (int64_t part = chunk; part < stop; part += kChunk) {
                 for (int64_t r = 0; r < num_rows_; r += kSquareRows) {
                     attend_square(r, part, std::min(stop, part + kChunk));
@@ -93,6 +99,17 @@ class Dense {
         for (int64_t r = 0; r < num_rows_; ++r) {
             const DenseRow& row = rows_[r];
             layer_.finish(row.token, row.query_head, row.slot, states_[r], sums_, r);
+        }
+    }
+
+    // Make the blocks of keys start .. end ready.
+    void open(int64_t start, int64_t end) {
+        const int64_t block_size = layer_.batch.block_size;
+        first_block_ = start / block_size;
+        for (int64_t i = 0; (first_block_ + i) * block_size < end; ++i) {
+            const int64_t tokens = std::min(block_size, end - (first_block_ + i) * block_size);
+            T* room = opened_ == nullptr ? nullptr : opened_ + i * pool_.head_elements();
+            blocks_[i] = pool_.open(table_[first_block_ + i], head_, tokens, room);
         }
     }
 
@@ -208,12 +225,12 @@ class Dense {
 
     const T* keys_at(int64_t key) const {
         const int64_t block_size = layer_.batch.block_size, slot = key % block_size;
-        return pool_.keys(table_[key / block_size], head_) + slot / kPanel * pool_.key_stride();
+        return blocks_[key / block_size - first_block_].keys + slot / kPanel * pool_.key_stride();
     }
 
     const T* values_at(int64_t key) const {
         const int64_t block_size = layer_.batch.block_size;
-        return pool_.values(table_[key / block_size], head_) + key % block_size * kPanel;
+        return blocks_[key / block_size - first_block_].values + key % block_size * kPanel;
     }
 
     const Layer<T>& layer_;
@@ -222,11 +239,14 @@ class Dense {
     T* const weights_;
     float* const scores_;
     float* const products_;
+    const int64_t num_blocks_;
+    T* const opened_;
+    OpenBlock<T>* const blocks_;
     float* const merged_;
     const int64_t sum_groups_;
     const RowSums sums_;
     const int32_t* table_ = nullptr;
-    int64_t head_ = 0, num_rows_ = 0;
+    int64_t head_ = 0, num_rows_ = 0, first_block_ = 0;
     DenseRow rows_[kDenseRows];
     RowState states_[kDenseRows];
 };

@@ -5,10 +5,9 @@
 // are saved: panels are unpacked into the nearest cache, and the product is that of the rows' type.
 #pragma once
 
-#include <cmath>
-
 #include "int4.h"
 #include "product.h"
+#include "rounding.h"
 #include "tiles_int8.h"
 
 // Where the rows of a product lie as int8; shared by the team.
@@ -17,52 +16,8 @@ struct Int8Rows {
     float* scales;  // [rows]
 };
 
-// Whole numbers as floats: sixteen of them.
-#if defined(__AVX512F__)
-inline Vec load(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
-#else
-inline Vec load(const int32_t* p) {
-    const __m256i* q = reinterpret_cast<const __m256i*>(p);
-    return {_mm256_cvtepi32_ps(_mm256_loadu_si256(q)),
-            _mm256_cvtepi32_ps(_mm256_loadu_si256(q + 1))};
-}
-#endif
-
 inline int64_t int8_stride(int64_t inputs) {
     return (inputs + kInt8Step - 1) / kInt8Step * kInt8Step;
-}
-
-#if defined(__AVX512F__)
-inline void store(int8_t* p, Vec a) {
-    const __m128i eight = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), eight);
-}
-#else
-inline void store(int8_t* p, Vec a) {
-    const __m256i half = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
-    // The pack works within 128-bit halves; the permutation puts the quarters back in order.
-    const __m256i whole = _mm256_permute4x64_epi64(half, 0xd8);
-    const __m128i eight =
-        _mm_packs_epi16(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), eight);
-}
-#endif
-
-// out [int8_stride(n)] = x / scale, and 0 behind n; returns the scale. n is a multiple of 16.
-// A row with NaN or infinity has the scale NaN.
-template <typename T>
-float quantise_row(const T* x, int64_t n, int8_t* out) {
-    Vec top = zero(), spoilt = zero();
-    for (int64_t i = 0; i < n; i += kLanes) {
-        const Vec v = load(x + i);
-        top = max(top, max(v, zero() - v));
-        spoilt = fma(v, zero(), spoilt);
-    }
-    const float highest = largest(top) + sum(spoilt);
-    const Vec inverse = splat(highest == 0.0f ? 0.0f : 127.0f / highest);
-    for (int64_t i = 0; i < n; i += kLanes) store(out + i, load(x + i) * inverse);
-    std::memset(out + n, 0, int8_stride(n) - n);
-    return highest / 127.0f;
 }
 
 // work(first_panel, num_panels, first_row, end_row) for each piece of a product, shared by the team;
@@ -88,8 +43,9 @@ void product_int8(const T* rows, int64_t stride, int64_t m, const TmMatrix& weig
     const int64_t k = int8_stride(weight.inputs);
     for (int64_t i = team.take(); i * kFew < m; i = team.take()) {
         for (int64_t row = i * kFew; row < std::min(m, (i + 1) * kFew); ++row) {
-            space.scales[row] =
-                quantise_row(rows + row * stride, weight.inputs, space.rows + row * k);
+            int8_t* out = space.rows + row * k;
+            space.scales[row] = quantise_row(rows + row * stride, weight.inputs, out);
+            std::memset(out + weight.inputs, 0, k - weight.inputs);
         }
     }
     team.barrier();

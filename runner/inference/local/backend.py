@@ -223,7 +223,7 @@ def engine_config(folder: Path, settings: Settings) -> EngineConfig:
         model=folder,
         device=settings.device,
         dtype=settings.dtype,
-        quantisation=Quantisation(settings.weights),
+        quantisation=Quantisation(settings.weights, settings.kv_cache),
         memory_utilization=settings.memory_utilization,
         max_num_seqs=settings.max_num_seqs or defaults.rows,
         max_num_batched_tokens=settings.max_num_batched_tokens or defaults.tokens,
