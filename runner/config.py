@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     log_format: str = Field(default="console", pattern="^(console|json)$")
     # Folders and buckets that schedules may read and write, such as s3://acme/in file:///srv/in.
     stores: Annotated[tuple[str, ...], NoDecode] = ()
+    # Hosts that webhooks may reach though they are private or speak plain HTTP, e.g. hooks.intern.
+    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     failpoints: str = ""  # for debugging only: see runner/failpoints.py
 
     @model_validator(mode="before")
@@ -56,11 +58,11 @@ class Settings(BaseSettings):
         """A profile gives limits that are not set themselves."""
         return {**_PROFILES.get(values.get("limits", "default"), {}), **values}
 
-    @field_validator("stores", mode="before")
+    @field_validator("stores", "webhook_hosts", mode="before")
     @classmethod
-    def _split_stores(cls, stores: object) -> object:
+    def _split(cls, several: object) -> object:
         """Several are separated by spaces."""
-        return stores.split() if isinstance(stores, str) else stores
+        return several.split() if isinstance(several, str) else several
 
     @field_validator("failpoints")
     @classmethod

@@ -16,8 +16,8 @@ from runner.failpoints import FailPoint, hit
 
 
 class Bell(StrEnum):
-    """Who should look: a CPU worker at one job or at the runs of schedules, or all engine workers
-    at the queue or at orders."""
+    """Who should look: a CPU worker at one job, at the runs of schedules or at events to deliver,
+    or all engine workers at the queue or at orders."""
 
     INGEST = "ingest"
     COUNT = "count"
@@ -26,6 +26,7 @@ class Bell(StrEnum):
     CANCEL = "cancel"
     PROFILE = "profile"
     RUNS = "runs"
+    DELIVER = "deliver"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from runner.log import configure_logging
 from runner.runtime import Runtime, open_runtime
 from runner.services.closing import close_job
 from runner.services.counting import run_count
+from runner.services.deliveries import deliver_events
 from runner.services.ingest import run_ingest
 from runner.services.reconcile import keep_house
 from runner.services.run_outputs import write_outputs
@@ -65,6 +66,10 @@ def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
     def runs() -> None:
         caretaker.answer(Ring(Bell.RUNS))
 
+    @app.task(name=f"tokenmill.{Bell.DELIVER}")  # type: ignore[untyped-decorator]
+    def deliver() -> None:
+        caretaker.answer(Ring(Bell.DELIVER))
+
     @app.task(name="tokenmill.tick")  # type: ignore[untyped-decorator]
     def tick() -> None:
         caretaker.tick()
@@ -91,6 +96,8 @@ def _answer(runtime: Runtime, ring: Ring) -> None:
     elif ring.bell is Bell.RUNS:
         start_runs(runtime.sessions, runtime.settings)
         write_outputs(runtime.sessions, runtime.settings)
+    elif ring.bell is Bell.DELIVER:
+        deliver_events(runtime.sessions, runtime.settings.webhook_hosts)
 
 
 def _add_engine_tasks(app: Celery) -> None:

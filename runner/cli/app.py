@@ -20,6 +20,7 @@ from runner.cli import (
     retries,
     run,
     schedules,
+    webhooks,
     workers,
 )
 from runner.cli.console import ExitCode
@@ -42,6 +43,7 @@ app.command()(profile.profile)
 app.add_typer(keys.app, name="keys")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(models.app, name="models")
+app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(costs.app, name="costs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(workers.app, name="workers")

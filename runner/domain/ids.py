@@ -18,6 +18,8 @@ UploadId = NewType("UploadId", UUID)
 PartId = NewType("PartId", UUID)
 ScheduleId = NewType("ScheduleId", UUID)
 RunId = NewType("RunId", UUID)
+WebhookId = NewType("WebhookId", UUID)
+DeliveryId = NewType("DeliveryId", UUID)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
@@ -35,6 +37,8 @@ UPLOAD_PREFIX = "upload_"
 PART_PREFIX = "part_"
 SCHEDULE_PREFIX = "sched_"
 RUN_PREFIX = "run_"
+WEBHOOK_PREFIX = "webhook_"
+DELIVERY_PREFIX = "delivery_"
 
 
 def new_uuid() -> UUID:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy import func, update
 from visitor import Visitor
 from werkzeug.test import TestResponse
 from wire_lines import chat
 
+from runner.db.models import Delivery
 from runner.domain.ids import API_KEY_PREFIX, encode
 from runner.runtime import Runtime
 from runner.services import keys
@@ -52,6 +54,11 @@ SIGNED_IN = {
     ("POST", "/jobs/<job_id>/edit"): 404,
     ("POST", "/jobs/<job_id>/retry"): 404,
     ("GET", "/jobs/<job_id>/merged"): 404,
+    ("GET", "/webhooks"): 200,
+    ("POST", "/webhooks"): 400,
+    ("GET", "/webhooks/<webhook_id>"): 404,
+    ("POST", "/webhooks/<webhook_id>/<verb>"): 404,
+    ("POST", "/webhooks/<webhook_id>/deliveries/<delivery_id>/replay"): 404,
     ("GET", "/jobs/<job_id>/output"): 404,
     ("GET", "/jobs/<job_id>/errors"): 404,
 }
@@ -74,6 +81,15 @@ KEYED = {
     ("POST", "/v1/uploads/<upload_id>/cancel"): 404,
     ("GET", "/v1/models"): 200,
     ("GET", "/v1/models/<path:name>"): 200,
+    ("POST", "/api/webhooks"): 200,
+    ("GET", "/api/webhooks"): 200,
+    ("GET", "/api/webhooks/<webhook_id>"): 404,
+    ("DELETE", "/api/webhooks/<webhook_id>"): 404,
+    ("POST", "/api/webhooks/<webhook_id>/rotate"): 404,
+    ("POST", "/api/webhooks/<webhook_id>/resume"): 404,
+    ("POST", "/api/webhooks/<webhook_id>/test"): 404,
+    ("GET", "/api/webhooks/<webhook_id>/deliveries"): 404,
+    ("POST", "/api/webhooks/<webhook_id>/deliveries/<delivery_id>/replay"): 404,
     ("PATCH", "/api/jobs/<job_id>"): 404,
     ("GET", "/api/usage"): 200,
     ("POST", "/api/estimate"): 200,
@@ -113,6 +129,7 @@ NAMELESS = [
     "upload_" + "0" * 26,
     "%ff",
 ]
+WEBHOOK = {"url": "https://example.org/hooks"}
 UPLOAD = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "batch"}
 SCHEDULE = {"name": "nightly", "cron": "30 2 * * *", "endpoint": "/v1/chat/completions"}
 SHARED = {"/v1/models", "/v1/models/<path:name>"}  # one registry serves all projects
@@ -144,6 +161,10 @@ def owned(
     budget = api.put("/api/budgets", json={"limit": 1}).get_json()
     with runtime.transaction() as session:
         (key,) = [key for key in keys.list_keys(session) if key.project == "one"]
+    webhook = api.post("/api/webhooks", json=WEBHOOK).get_json()
+    delivery = api.post(f"/api/webhooks/{webhook['id']}/test").get_json()
+    with runtime.transaction() as session:  # one that is still being tried can't be replayed
+        session.execute(update(Delivery).values(state="failed", ended_at=func.now()))
     return {
         "api_key_id": encode(API_KEY_PREFIX, key.id),
         "budget_id": budget["id"],
@@ -153,6 +174,9 @@ def owned(
         "upload_id": upload["id"],
         "part_id": part["id"],
         "schedule_id": schedule["id"],
+        "webhook_id": webhook["id"],
+        "delivery_id": delivery["id"],
+        "verb": "test",
         "path:name": model,
     }
 
@@ -164,6 +188,7 @@ def _bodies(owned: dict[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
     return {
         ("POST", "/v1/batches"): batch | {"input_file_id": owned["file_id"]},
         ("POST", "/v1/uploads"): UPLOAD,
+        ("POST", "/api/webhooks"): WEBHOOK,
         ("PUT", "/api/budgets"): {"limit": "9.50", "api_key_id": owned["api_key_id"]},
         ("POST", "/v1/uploads/<upload_id>/complete"): {"part_ids": [owned["part_id"]]},
         ("PATCH", "/api/jobs/<job_id>"): {"priority": 1},

@@ -17,6 +17,7 @@ from web.api import (
     schedules,
     uploads,
     usage,
+    webhooks,
 )
 from web.auth import require_key
 
@@ -27,7 +28,16 @@ def register(app: Flask) -> None:
     app.register_blueprint(health.bp)
     app.register_blueprint(metrics.bp)
     app.register_blueprint(_keyed("v1", files.bp, uploads.bp, batches.bp, models.bp))
-    parts = (usage.bp, jobs.bp, retries.bp, estimates.bp, budgets.bp, schedules.bp, file_tags.bp)
+    parts = (
+        usage.bp,
+        jobs.bp,
+        retries.bp,
+        estimates.bp,
+        budgets.bp,
+        schedules.bp,
+        file_tags.bp,
+        webhooks.bp,
+    )
     app.register_blueprint(_keyed("api", *parts))
 
 

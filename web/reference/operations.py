@@ -6,7 +6,7 @@ Words come from the docstrings of the views, types are those that parse and rend
 from dataclasses import dataclass
 from typing import Any
 
-from web.api import objects, schedule_objects
+from web.api import objects, schedule_objects, webhook_objects
 from web.api.batches import CreateBatch
 from web.api.bodies import Body
 from web.api.budgets import SetBudget
@@ -16,6 +16,7 @@ from web.api.jobs import EditJob, ResumeJob
 from web.api.retries import RetryJob
 from web.api.schedules import ChangeSchedule, CreateSchedule
 from web.api.uploads import CompleteUpload, CreateUpload
+from web.api.webhooks import CreateWebhook
 from web.reference.parameters import (
     AFTER,
     AFTER_INDEX,
@@ -127,6 +128,19 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", f"{_SCHEDULE}/run"): Operation(schedule_objects.RunObject),
     ("GET", f"{_SCHEDULE}/runs"): Operation(
         schedule_objects.RunList, parameters=(AFTER, UP_TO_100)
+    ),
+    ("POST", "/api/webhooks"): Operation(webhook_objects.WebhookObject, CreateWebhook),
+    ("GET", "/api/webhooks"): Operation(webhook_objects.WebhookList),
+    ("GET", "/api/webhooks/<webhook_id>"): Operation(webhook_objects.WebhookObject),
+    ("DELETE", "/api/webhooks/<webhook_id>"): Operation(webhook_objects.DeletedWebhook),
+    ("POST", "/api/webhooks/<webhook_id>/rotate"): Operation(webhook_objects.WebhookObject),
+    ("POST", "/api/webhooks/<webhook_id>/resume"): Operation(webhook_objects.WebhookObject),
+    ("POST", "/api/webhooks/<webhook_id>/test"): Operation(webhook_objects.DeliveryObject),
+    ("GET", "/api/webhooks/<webhook_id>/deliveries"): Operation(
+        webhook_objects.DeliveryList, parameters=(UP_TO_100,)
+    ),
+    ("POST", "/api/webhooks/<webhook_id>/deliveries/<delivery_id>/replay"): Operation(
+        webhook_objects.DeliveryObject
     ),
     ("GET", "/livez"): Operation(objects.Health),
     ("GET", "/readyz"): Operation(objects.Health, statuses=(503,)),

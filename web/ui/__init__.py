@@ -15,6 +15,7 @@ from web.ui import (
     jobs,
     schedules,
     sign_in,
+    webhooks,
     words,
 )
 
@@ -28,7 +29,15 @@ def register(app: Flask) -> None:
     bp.after_request(headers.add)
     bp.context_processor(guard.shown_everywhere)
     bp.register_error_handler(Exception, errors.show)
-    parts = (sign_in.bp, jobs.bp, job_controls.bp, schedules.bp, costs.bp, budgets.bp)
+    parts = (
+        sign_in.bp,
+        jobs.bp,
+        job_controls.bp,
+        schedules.bp,
+        costs.bp,
+        budgets.bp,
+        webhooks.bp,
+    )
     for part in parts:
         bp.register_blueprint(part)
     words.register(app)

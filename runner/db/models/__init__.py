@@ -12,6 +12,7 @@ from runner.db.models.registry import Model, Price
 from runner.db.models.schedules import Schedule, ScheduleRun
 from runner.db.models.tenants import ApiKey, Project, WebSession
 from runner.db.models.uploads import Upload, UploadChunk, UploadPart
+from runner.db.models.webhooks import Delivery, DeliveryAttempt, Webhook
 from runner.db.models.work import Result, Shard, Usage, WorkItem
 from runner.db.models.workers import FairShare, Worker
 
@@ -22,6 +23,8 @@ __all__ = [
     "Base",
     "Budget",
     "BudgetAlert",
+    "Delivery",
+    "DeliveryAttempt",
     "FairShare",
     "File",
     "FileChunk",
@@ -49,6 +52,7 @@ __all__ = [
     "Usage",
     "UsageDay",
     "WebSession",
+    "Webhook",
     "WorkItem",
     "Worker",
     "WorkerDay",
