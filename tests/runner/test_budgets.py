@@ -40,6 +40,11 @@ def billed(workshop: Workshop, *job_ids: JobId) -> int:
     return sum(row.billed_nano for job_id in job_ids for row in workshop.usage(job_id).values())
 
 
+def runs(workshop: Workshop, job_id: JobId) -> bool:
+    job = workshop.job(job_id)
+    return job.state is JobState.IN_PROGRESS and job.pause_reason is None
+
+
 def set_budget(workshop: Workshop, limit: int, key: bool = False) -> budgets.BudgetRecord:
     caller = workshop.caller
     with workshop.sessions.begin() as session:
@@ -171,7 +176,7 @@ def test_nothing_pauses_while_leased_lines_may_still_free_money(workshop: Worksh
     one, other = workshop.make_worker(1), workshop.make_worker(2)
     (lease,) = workshop.claim(one)
     assert workshop.claim(other) == []
-    assert workshop.job(job_id).phase == "in_progress"
+    assert runs(workshop, job_id)
     workshop.run(one, [lease])
     (more,) = workshop.claim(other)
     assert 0 < len(more.idx) <= 4
@@ -283,7 +288,7 @@ def test_three_workers_at_once_never_pass_a_limit(workshop: Workshop) -> None:
 
     def work(pid: int) -> None:
         worker_id = workshop.make_worker(pid)
-        while any(workshop.job(job_id).phase == "in_progress" for job_id in made):
+        while any(runs(workshop, job_id) for job_id in made):
             for lease in workshop.claim(worker_id, shards=2):
                 highest.append(workshop.scalar(query))
                 workshop.commit(worker_id, workshop.answer(lease))
