@@ -117,6 +117,21 @@ def test_pool_too_small_for_the_batch_preempts_and_changes_nothing(
     assert stats.recomputed_tokens == sum(o.metrics.recomputed_tokens for o in outputs)
 
 
+def test_keys_that_are_attended_once_for_all_change_nothing(
+    make_engine: EngineFactory, llama_folder: Path
+) -> None:
+    """More rows and keys in common than the kernels need to make them one product."""
+    generator = torch.Generator().manual_seed(5)
+    shared = torch.randint(0, VOCAB_SIZE - 1, (20 * BLOCK_SIZE,), generator=generator).tolist()
+    tails = torch.randint(0, VOCAB_SIZE - 1, (8, 5), generator=generator).tolist()
+    prompts = [shared + tail[: 1 + index % 5] for index, tail in enumerate(tails)]
+    expected = reference_outputs(llama_folder, prompts, max_tokens=12)
+    engine = make_engine(max_num_batched_tokens=256, long_prefill_tokens=256)
+    outputs = run_all(engine, prompts, max_tokens=12)
+    assert [output.token_ids for output in outputs] == expected
+    assert [output.metrics.cached_tokens > 0 for output in outputs] == [False] + [True] * 7
+
+
 @pytest.fixture(scope="module")
 def smollm2_expected(smollm2_folder: Path) -> tuple[list[list[int]], list[tuple[int, ...]]]:
     generator = torch.Generator().manual_seed(3)
