@@ -142,6 +142,9 @@ def _child_of(session: Session, parent: Job, caller: Caller) -> Job:
         defaults=parent.defaults,
         tags=list(parent.tags),
         p99_bound_ms=parent.p99_bound_ms,
+        # What the parent's limit has left: a retry must not be a way around it.
+        max_cost_nano=_left_of_limit(parent),
+        on_budget=parent.on_budget,
         # Not the parent's: a client that repeats that create must not get this job for it.
         request_sha256=hashlib.sha256(b"retry\n" + parent.id.bytes).digest(),
         model_id=parent.model_id,
@@ -150,6 +153,12 @@ def _child_of(session: Session, parent: Job, caller: Caller) -> Job:
         total_items=0,
         expires_at=deadline(parent.completion_window, None),
     )
+
+
+def _left_of_limit(parent: Job) -> int | None:
+    if parent.max_cost_nano is None:
+        return None
+    return max(0, parent.max_cost_nano - (parent.billed_nano or 0))
 
 
 def _take_lines(

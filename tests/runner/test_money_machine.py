@@ -6,6 +6,7 @@ limits of their own, pauses and raises. Three workers claim, complete, crash and
 
 import os
 from collections import Counter
+from contextlib import suppress
 from typing import ClassVar
 
 import pytest
@@ -20,11 +21,13 @@ from runner.config import Settings
 from runner.db.models import Shard, Spending, Usage
 from runner.db.session import create_session_factory
 from runner.domain.budgets import most_billed_nano
+from runner.domain.errors import StateConflict
 from runner.domain.ids import JobId
 from runner.domain.lines import parse_line
 from runner.domain.states import PAUSABLE_JOB_STATES
 from runner.services import budgets, pausing
 from runner.services.models import price_at
+from runner.services.retries import RetryLines, retry_job
 
 PLENTY = 10**12
 UNITS = st.integers(0, 12)
@@ -95,6 +98,18 @@ class Bank(House):
             with self.sessions.begin() as session:
                 pausing.resume_job(session, self.shop.caller.project_id, job_id, raised)
             self.seen["resumed"] += 1
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=ANY)
+    def retry(self, pick: int) -> None:
+        """As a child job with what the limit of its parent has left."""
+        with self.sessions.begin() as session, suppress(StateConflict):
+            with session.begin_nested():
+                child = retry_job(session, self.shop.caller, self.a_job(pick), RetryLines.ALL, 4)
+            self.jobs.append(child.id)
+            if child.max_cost_nano is not None:
+                self.ceilings[child.id] = child.max_cost_nano
+            self.seen["retried"] += 1
 
     @rule(units=UNITS)
     def raise_budget(self, units: int) -> None:

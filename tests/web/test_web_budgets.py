@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import func, update
 from visitor import Visitor, assert_harmless
 
-from runner.domain.ids import API_KEY_PREFIX, encode
+from runner.db.models import Job
+from runner.domain.ids import API_KEY_PREFIX, JOB_PREFIX, decode, encode
 from runner.runtime import Runtime
 from runner.services import keys
 
@@ -160,3 +162,21 @@ def test_a_browser_whose_key_has_a_budget_cannot_change_budgets(
     assert "cannot change budgets" in page
     assert ">Remove<" not in page
     assert visitor.post("/budgets", limit="400", payer="").status_code == 403
+
+
+def test_a_page_raises_the_limit_of_a_stopped_job(
+    api: FlaskClient, visitor: Visitor, upload: Upload, model: str, runtime: Runtime
+) -> None:
+    made = create(api, upload(LINES)["id"], max_cost="0.000001", on_budget="pause").get_json()
+    path = f"/jobs/{made['id']}"
+    job_id = decode(JOB_PREFIX, made["id"])
+    with runtime.transaction() as session:
+        told = {"paused_at": func.now(), "pause_reason": "budget", "pause_needs_nano": 10**6}
+        session.execute(update(Job).where(Job.id == job_id).values(told))
+    assert 'name="max_cost"' in visitor.get(path).text
+    refused = visitor.post(f"{path}/resume", max_cost="0.0005")
+    assert refused.status_code == 400
+    assert "raise the limit" in refused.text
+    assert api.get(f"/v1/batches/{made['id']}").get_json()["max_cost"] == "0.000001000"
+    assert visitor.post(f"{path}/resume", max_cost="0.5").status_code == 303
+    assert api.get(f"/v1/batches/{made['id']}").get_json()["max_cost"] == "0.500000000"

@@ -7,6 +7,7 @@ from typing import Any
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
+from runner.domain.budgets import EXCEEDED, read_amount
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JOB_PREFIX, SCHEDULE_PREFIX, JobId, decode, encode
 from runner.domain.lines import ENDPOINTS
@@ -113,10 +114,16 @@ def pause_job(job_id: str) -> ResponseReturnValue:
 
 @bp.post("/jobs/<job_id>/resume")
 def resume_job(job_id: str) -> ResponseReturnValue:
-    """Let a paused job go on; one that has ended meanwhile is shown as it is."""
+    """Let a paused job go on, with another limit if one is given; an ended one is shown as is."""
     require_token()
-    with suppress(StateConflict):
-        pausing.resume_job(current_session(), current_caller().project_id, read_job_id(job_id))
+    text = request.form.get("max_cost", "").strip()
+    limit = read_amount(text, "max_cost") if text else None
+    wanted, project_id = read_job_id(job_id), current_caller().project_id
+    try:
+        pausing.resume_job(current_session(), project_id, wanted, limit)
+    except StateConflict as conflict:
+        if conflict.code == EXCEEDED:  # told, and the limit stays as it was
+            raise
     return redirect(url_for("ui.jobs.show_job", job_id=job_id), 303)
 
 
