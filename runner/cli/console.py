@@ -106,7 +106,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output; a dash stands for nothing."""
+    """A table on standard output; a dash stands for nothing. Cells are text, not Rich's markup."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         numbers = all(isinstance(row[columns.index(column)], int | float) for row in rows)
@@ -114,7 +114,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     for row in rows:
         table.add_row(*("–" if cell is None else str(cell) for cell in row))
     width = None if sys.stdout.isatty() else 160
-    Console(width=width).print(table)
+    Console(width=width, markup=False, emoji=False).print(table)
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - JSON is what it is

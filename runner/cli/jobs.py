@@ -7,7 +7,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.markup import escape
 
 from runner.cli.console import (
     AsJson,
@@ -162,7 +161,7 @@ def show(
     if report.account.lanes:
         print_table(
             ("lane", "lines", "why not faster"),
-            [(use.lane.name, use.lines, escape(use.lane.reason)) for use in report.account.lanes],
+            [(use.lane.name, use.lines, use.lane.reason) for use in report.account.lanes],
         )
     for told in report.alerts:
         typer.echo(f"Alert: {told.message}")
@@ -315,8 +314,6 @@ def show_job(job: JobRecord, as_json: bool) -> None:
     ]
     if job.max_cost_nano is not None:
         rows.append(("limit", money(job.max_cost_nano, 9)))
-    if job.pause_reason and job.phase_reason:
-        rows.append(("why", job.phase_reason))
     print_table(("", ""), rows)
     show_faults(job)
 
@@ -324,7 +321,7 @@ def show_job(job: JobRecord, as_json: bool) -> None:
 def _plans(job: JobRecord) -> Iterator[tuple[str, object]]:
     """What is told of a job's turn, where there is anything to tell."""
     if job.phase_reason:
-        yield "waits", escape(job.phase_reason)
+        yield "waits", job.phase_reason
     if job.priority:
         yield "priority", job.priority
     if job.start_after is not None:

@@ -14,7 +14,9 @@ from runner.cli.console import (
     print_json,
     print_table,
 )
+from runner.cli.moments import RunHoursText
 from runner.domain import ids
+from runner.domain.budgets import read_amount
 from runner.domain.ids import FileId, ProjectId, ScheduleId
 from runner.domain.lines import ENDPOINTS
 from runner.runtime import Runtime
@@ -45,26 +47,40 @@ def create(
     overlap: Annotated[str, typer.Option(help="While one runs: skip, queue or allow.")] = "skip",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
     on_invalid: Annotated[str, typer.Option(help="Bad lines: skip or fail.")] = "skip",
+    max_cost: Annotated[
+        str | None, typer.Option(help="Pause each job before it is billed more, such as 2.50.")
+    ] = None,
+    on_budget: Annotated[
+        str, typer.Option(help="A job that will not fit its limits: refuse it, or pause it then.")
+    ] = "refuse",
+    run_hours: RunHoursText = None,
+    job_tag: Annotated[
+        list[str], typer.Option(help="What its jobs are for; may be repeated.")
+    ] = [],  # noqa: B006
     project: Project = "default",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a schedule with one of three inputs."""
-    terms = Terms(
-        name,
-        cron,
-        endpoint,
-        zone=zone,
-        catch_up=catch_up,
-        overlap=overlap,
-        input_file_id=None if file is None else _file_id(file),
-        input_tag=tag,
-        input_path=path,
-        output_path=output,
-        priority=priority,
-        on_invalid=on_invalid,
-    )
     with installation(data_dir) as runtime:
+        terms = Terms(
+            name,
+            cron,
+            endpoint,
+            zone=zone,
+            catch_up=catch_up,
+            overlap=overlap,
+            input_file_id=None if file is None else _file_id(file),
+            input_tag=tag,
+            input_path=path,
+            output_path=output,
+            priority=priority,
+            on_invalid=on_invalid,
+            max_cost_nano=None if max_cost is None else read_amount(max_cost, "--max-cost"),
+            on_budget=on_budget,
+            run_hours=run_hours,
+            tags=tuple(job_tag),
+        )
         keeper = Keeper(Caller(_project(runtime, project)), runtime.settings.stores)
         with runtime.transaction() as session:
             made = schedules.create_schedule(session, keeper, terms)

@@ -38,6 +38,10 @@ class Terms:
     on_invalid: str = "skip"
     metadata: dict[str, str] | None = None
     defaults: bytes | None = None
+    max_cost_nano: int | None = None  # of each job
+    on_budget: str = "refuse"
+    run_hours: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,10 @@ def terms_of(row: Schedule) -> Terms:
         on_invalid=row.on_invalid,
         metadata=row.job_metadata,
         defaults=row.defaults,
+        max_cost_nano=row.max_cost_nano,
+        on_budget=row.on_budget,
+        run_hours=row.run_hours,
+        tags=tuple(row.tags),
     )
 
 

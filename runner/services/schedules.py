@@ -15,6 +15,7 @@ from runner.domain.cron import Cron, parse_cron
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import FileId, ProjectId, new_uuid
 from runner.domain.overlap import Overlap
+from runner.domain.run_hours import parse_run_hours
 from runner.domain.tags import check_tags
 from runner.services import files
 from runner.services.audit import record
@@ -156,6 +157,10 @@ def job_asked_for(terms: Terms, file_id: FileId = _NO_FILE, sha256: bytes = b"")
         priority=terms.priority,
         on_invalid=terms.on_invalid,
         defaults=terms.defaults,
+        max_cost_nano=terms.max_cost_nano,
+        on_budget=terms.on_budget,
+        run_hours=terms.run_hours,
+        tags=terms.tags,
     )
 
 
@@ -224,6 +229,9 @@ def _write(row: Schedule, terms: Terms, cron: Cron) -> None:
     row.endpoint, row.completion_window = terms.endpoint, terms.completion_window
     row.priority, row.on_invalid = terms.priority, terms.on_invalid
     row.job_metadata, row.defaults = terms.metadata, terms.defaults
+    row.max_cost_nano, row.on_budget = terms.max_cost_nano, terms.on_budget
+    row.run_hours = None if terms.run_hours is None else str(parse_run_hours(terms.run_hours))
+    row.tags = list(terms.tags)
 
 
 def _save(session: Session, row: Schedule) -> None:

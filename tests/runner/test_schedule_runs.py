@@ -6,7 +6,7 @@ from threading import Barrier, Thread
 import pytest
 from sqlalchemy import func, select, update
 from timetable import MINUTELY, Timetable
-from workshop import Workshop, make_items
+from workshop import Workshop, make_item, make_items
 
 from runner.db.models import File, Job, Schedule, ScheduleRun
 from runner.domain.errors import NotFound
@@ -14,6 +14,7 @@ from runner.domain.ids import RunId
 from runner.doorbell import Bell, Ring
 from runner.services import schedules
 from runner.services.files import get_file, tag_file
+from runner.services.models import PriceList
 from runner.services.schedule_runs import list_runs
 
 MINUTE = timedelta(minutes=1)
@@ -27,7 +28,15 @@ def test_a_planned_time_becomes_a_job_that_is_finished_and_names_its_schedule(
     workshop: Workshop, timetable: Timetable
 ) -> None:
     file_id = workshop.make_file(make_items(3)[0] + b"\nnonsense\n" + make_items(3)[2])
-    schedule = timetable.make(input_file_id=file_id, metadata={"a": "b"}, priority=7)
+    schedule = timetable.make(
+        input_file_id=file_id,
+        metadata={"a": "b"},
+        priority=7,
+        tags=("nights",),
+        max_cost_nano=10**9,
+        on_budget="pause",
+        run_hours="00:00-23:59 UTC",
+    )
     timetable.come(schedule)
     assert timetable.plan() == 1
     assert timetable.plan() == 0
@@ -39,7 +48,9 @@ def test_a_planned_time_becomes_a_job_that_is_finished_and_names_its_schedule(
     assert run.job is not None
     assert (run.job.schedule_id, run.job.priority) == (schedule.id, 7)
     assert (run.job.totals.succeeded, run.job.totals.failed) == (2, 1)  # bad lines are skipped
-    assert run.job.metadata == {"a": "b"}
+    assert (run.job.metadata, run.job.tags) == ({"a": "b"}, ("nights",))
+    assert (run.job.max_cost_nano, run.job.on_budget) == (10**9, "pause")
+    assert run.job.run_hours == "00:00-23:59 UTC"
     shown = timetable.look(schedule)
     assert shown.last_run == run
     assert shown.words == "Every minute"
@@ -235,6 +246,19 @@ def test_a_run_without_its_input_says_so(workshop: Workshop, timetable: Timetabl
         run = timetable.run(schedule)
         assert (run.state, run.code, run.job) == ("failed", "input_missing", None)
         assert words in (run.reason or "")
+
+
+def test_a_run_that_its_limit_does_not_bear_fails_with_the_figures(
+    workshop: Workshop, timetable: Timetable
+) -> None:
+    workshop.make_model("dear", prices=PriceList())
+    file_id = workshop.make_file([make_item("a", model="dear")])
+    schedule = timetable.make(input_file_id=file_id, max_cost_nano=0)
+    timetable.run_now(schedule)
+    timetable.start()
+    run = timetable.run(schedule)
+    assert (run.state, run.code, run.job) == ("failed", "budget_exceeded", None)
+    assert "max_cost of the job is 0" in (run.reason or "")
 
 
 def test_the_newest_file_with_the_tag_is_read(workshop: Workshop, timetable: Timetable) -> None:

@@ -62,6 +62,10 @@ def test_a_schedule_is_told_back_with_words_and_times(make: Callable[..., Any]) 
         ({"input_file_id": None, "input_tag": "a b"}, "input_tag"),
         ({"input_file_id": None, "input_path": "/etc/passwd"}, "input_path"),
         ({"output_path": "http://host/a"}, "output_path"),
+        ({"max_cost": "much"}, "max_cost"),
+        ({"on_budget": "x"}, "on_budget"),
+        ({"run_hours": "25:00-26:00"}, "run_hours"),
+        ({"tags": ["a", "a"]}, "tags"),
         ({"sometimes": True}, "sometimes"),
     ],
 )

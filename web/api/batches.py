@@ -55,6 +55,8 @@ _ABOUT_ON_BUDGET = "Ours: whether a batch that will not fit its limits is refuse
 _ABOUT_INVALID = "Ours: whether a bad line fails the batch, or only itself."
 _ABOUT_DEFAULTS = "Ours: fields that lie under the body of every line; the line wins."
 
+Tags = Annotated[list[str], Field(description=_ABOUT_TAGS, json_schema_extra=_TAGS)]
+
 
 class OutputExpiry(Body):
     """How long the files of a batch live after they were made."""
@@ -82,7 +84,7 @@ class CreateBatch(Body):
     defaults: Annotated[
         dict[str, Any] | None, Field(description=_ABOUT_DEFAULTS, json_schema_extra=_DEFAULTS)
     ] = None
-    tags: Annotated[list[str], Field(description=_ABOUT_TAGS, json_schema_extra=_TAGS)] = []
+    tags: Tags = []
     max_cost: Annotated[Money | None, Field(description=_ABOUT_MAX_COST)] = None
     on_budget: Annotated[
         str, Field(description=_ABOUT_ON_BUDGET, json_schema_extra={"enum": list(ON_BUDGET)})

@@ -4,9 +4,11 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
+from runner.domain.budgets import ON_BUDGET
 from runner.domain.catch_up import CatchUp, Trigger
 from runner.domain.overlap import Overlap
 from web.api.objects import (
+    Amount,
     BatchIdText,
     CostObject,
     FileIdText,
@@ -60,6 +62,10 @@ class ScheduleObject(Identified):
     on_invalid: str
     metadata: dict[str, str] | None
     defaults: dict[str, Any] | None
+    max_cost: Amount | None
+    on_budget: Annotated[str, Meta(extra_json_schema={"enum": list(ON_BUDGET)})]
+    run_hours: str | None
+    tags: list[str]
     status: Annotated[str, Meta(extra_json_schema={"enum": ["active", "paused"]})]
     problem: Annotated[str, Meta(description="Why it was paused, where nobody did it.")] | None
     next_runs: list[IsoMoment]

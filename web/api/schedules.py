@@ -9,6 +9,7 @@ from flask import Blueprint, request
 from flask.typing import ResponseReturnValue
 from pydantic import ConfigDict, Field, JsonValue
 
+from runner.domain.budgets import ON_BUDGET
 from runner.domain.catch_up import CatchUp
 from runner.domain.cron import LONGEST_CRON
 from runner.domain.errors import InvalidRequest
@@ -29,9 +30,10 @@ from runner.domain.windows import WINDOW_PATTERN
 from runner.services import jobs, schedule_runs, schedules
 from runner.services.schedule_records import RunRecord, ScheduleRecord, Terms
 from runner.services.schedules import Keeper
-from web.api.batches import defaults_bytes
+from web.api.amounts import Money, read_money
+from web.api.batches import Tags, defaults_bytes
 from web.api.bodies import Body, read_body
-from web.api.control_fields import Priority
+from web.api.control_fields import Priority, RunHoursText
 from web.api.lists import list_object, read_limit
 from web.api.objects import CostObject
 from web.api.schedule_objects import DeletedSchedule, RunObject, ScheduleObject
@@ -53,6 +55,8 @@ _ABOUT_OVERLAP = "While an earlier run has not ended: leave the run out, let it 
 _ABOUT_FILE = "The file that every run reads; it does not expire as long as a schedule names it."
 _ABOUT_TAG = "Each run reads the newest file with this tag."
 _ABOUT_PATH = "An address in an allowed folder or bucket; %Y %m %d %H %M %j give the planned time."
+_ABOUT_MAX_COST = "Each batch pauses before it is billed more."
+_ABOUT_ON_BUDGET = "Whether a run whose batch will not fit its limits fails, or pauses then."
 _ABOUT_OUTPUT = "Where the output is written once the run has ended; errors go beside it."
 
 
@@ -90,6 +94,12 @@ class ChangeSchedule(Body):
     on_invalid: Annotated[str, Field(json_schema_extra=_enum(jobs.ON_INVALID))] = "skip"
     metadata: dict[str, str] | None = None
     defaults: dict[str, Any] | None = None
+    max_cost: Annotated[Money | None, Field(description=_ABOUT_MAX_COST)] = None
+    on_budget: Annotated[
+        str, Field(description=_ABOUT_ON_BUDGET, json_schema_extra=_enum(ON_BUDGET))
+    ] = "refuse"
+    run_hours: RunHoursText | None = None
+    tags: Tags = []
 
 
 class CreateSchedule(ChangeSchedule):
@@ -209,6 +219,10 @@ def schedule_object(schedule: ScheduleRecord) -> ScheduleObject:
         "on_invalid": terms.on_invalid,
         "metadata": terms.metadata,
         "defaults": None if terms.defaults is None else json.loads(terms.defaults),
+        "max_cost": None if terms.max_cost_nano is None else decimal_text(terms.max_cost_nano),
+        "on_budget": terms.on_budget,
+        "run_hours": terms.run_hours,
+        "tags": list(terms.tags),
         "status": "paused" if schedule.state == "paused" else "active",
         "problem": schedule.problem,
         "next_runs": [_iso(at) for at in schedule.next_runs],
@@ -258,6 +272,10 @@ def _given(body: ChangeSchedule) -> dict[str, Any]:
         given["input_file_id"] = FileId(file_id)
     if body.defaults is not None:
         given["defaults"] = defaults_bytes(body.defaults)
+    if "max_cost" in given:
+        given["max_cost_nano"] = read_money(given.pop("max_cost"), "max_cost")
+    if "tags" in given:
+        given["tags"] = tuple(body.tags)
     return given
 
 

@@ -63,6 +63,7 @@ LINE_CODES = {
     "url_mismatch": "The line's url is not the endpoint of the batch.",
 }
 RUN_CODES = {
+    "budget_exceeded": "A limit of money does not bear the job; the reason has the figures.",
     "deleted": "The schedule was deleted before the run began.",
     "file_too_large": "The input is larger than this installation takes.",
     "input_missing": "There is no such file, or none with the tag.",

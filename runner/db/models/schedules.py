@@ -4,6 +4,7 @@ from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     ForeignKey,
     Index,
@@ -31,6 +32,7 @@ class Schedule(Base):
         CheckConstraint("catch_up IN ('skip', 'latest', 'all')", name="catch_up"),
         CheckConstraint("overlap IN ('skip', 'queue', 'allow')", name="overlap"),
         CheckConstraint("on_invalid IN ('fail', 'skip')", name="on_invalid"),
+        CheckConstraint("max_cost_nano >= 0 AND on_budget IN ('refuse', 'pause')", name="budget"),
         CheckConstraint("num_nonnulls(input_file_id, input_tag, input_path) = 1", name="one_input"),
         CheckConstraint(f"next_at IS NOT NULL OR NOT ({_LIVES})", name="next"),
         Index(
@@ -65,6 +67,10 @@ class Schedule(Base):
         "metadata", JSONB(none_as_null=True)
     )
     defaults: Mapped[bytes | None]
+    max_cost_nano: Mapped[int | None] = mapped_column(BigInteger)  # of each job
+    on_budget: Mapped[str] = mapped_column(server_default="refuse")
+    run_hours: Mapped[str | None]
+    tags: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
 
     state: Mapped[str] = mapped_column(server_default="active")
     problem: Mapped[str | None]  # why it was paused, where no person did it
