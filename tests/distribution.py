@@ -15,6 +15,7 @@ _LONG = ("e2e", "faults", "test_embedded.py", "test_supervisor_cli.py", "test_su
 _ONE_INSTALLATION = (
     "tests/e2e/test_openai_client.py",
     "tests/e2e/test_cli.py",
+    "tests/e2e/test_conformance.py",
     "tests/e2e/test_profile.py",
 )
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from runner.cli import (
     bench,
     budgets,
+    conformance,
     costs,
     demo,
     estimate,
@@ -48,6 +49,7 @@ app.add_typer(costs.app, name="costs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(workers.app, name="workers")
 app.add_typer(bench.app, name="bench")
+app.command()(conformance.conformance)
 app.command()(demo.demo)
 
 

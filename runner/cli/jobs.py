@@ -66,7 +66,7 @@ def submit(
     p99_ms: Annotated[
         int | None, typer.Option(min=1, help="Alert when the p99 of line latency is above this.")
     ] = None,
-    window: Annotated[str, typer.Option(help="It is to end within: from 1h to 7d.")] = "24h",
+    window: Annotated[str, typer.Option(help="It is to end within: from 10s to 7d.")] = "24h",
     start_after: StartAfter = None,
     run_hours: RunHoursText = None,
     project: Project = "default",

@@ -6,22 +6,27 @@ from datetime import timedelta
 from runner.domain.errors import InvalidRequest
 
 DEFAULT_WINDOW = "24h"
-WINDOW_PATTERN = r"^[1-9][0-9]{0,2}[hd]$"
-_SHORTEST, _LONGEST = timedelta(hours=1), timedelta(days=7)
+WINDOW_PATTERN = r"^[1-9][0-9]{0,2}[smhd]$"
+_UNITS = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_SHORTEST, _LONGEST = timedelta(seconds=10), timedelta(days=7)
 
 
 def parse_window(text: str) -> timedelta:
-    """The length of a window such as ``1h``, ``24h`` or ``7d``.
+    """The length of a window such as ``30m``, ``24h`` or ``7d``.
 
     Raises:
-        InvalidRequest: it is none, or it is not between an hour and seven days.
+        InvalidRequest: it is none, or it is not between ten seconds and seven days.
     """
     if re.fullmatch(WINDOW_PATTERN, text, re.ASCII):
-        number = int(text[:-1])
-        length = timedelta(hours=number) if text[-1] == "h" else timedelta(days=number)
+        length = int(text[:-1]) * _UNITS[text[-1]]
         if _SHORTEST <= length <= _LONGEST:
             return length
     raise InvalidRequest(
-        "completion_window must be from 1h to 7d: hours such as 24h, or days such as 3d.",
+        "completion_window must be from 10s to 7d: a number and s, m, h or d, such as 30m or 24h.",
         param="completion_window",
     )

@@ -32,7 +32,7 @@ def test_a_created_job_waits_for_its_file_to_be_read(workshop: Workshop) -> None
     ("fields", "param"),
     [
         ({"endpoint": "/v1/moderations"}, "endpoint"),
-        ({"completion_window": "30m"}, "completion_window"),
+        ({"completion_window": "9s"}, "completion_window"),
         ({"completion_window": "8d"}, "completion_window"),
         ({"run_hours": "at night"}, "run_hours"),
         ({"start_after": datetime.now(UTC) + timedelta(days=31)}, "start_after"),

@@ -92,13 +92,16 @@ def test_hours_are_written_with_their_zone() -> None:
     assert str(parse_run_hours("22:00-06:00 Europe/Berlin")) == "22:00-06:00 Europe/Berlin"
 
 
-@pytest.mark.parametrize(("text", "hours"), [("1h", 1), ("24h", 24), ("168h", 168), ("7d", 168)])
-def test_a_window_is_an_hour_to_seven_days(text: str, hours: int) -> None:
-    assert parse_window(text) == timedelta(hours=hours)
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10s", 10), ("30m", 1_800), ("24h", 86_400), ("168h", 604_800), ("7d", 604_800)],
+)
+def test_a_window_is_ten_seconds_to_seven_days(text: str, seconds: int) -> None:
+    assert parse_window(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0h", "24", "169h", "8d", "999d", "1w", "01h", "-1h", "1h ", "٣h"]
+    "text", ["", "0h", "24", "9s", "169h", "8d", "999d", "1w", "01h", "-1h", "1h ", "٣h"]
 )
 def test_other_windows_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
