@@ -12,7 +12,7 @@ from runner.services.budget_checks import require_unbudgeted
 from runner.services.budgets import BudgetRecord
 from web.api.amounts import Money, read_money
 from web.api.bodies import Body, read_body
-from web.api.objects import BudgetList, BudgetObject, DeletedBudget
+from web.api.budget_objects import BudgetList, BudgetObject, DeletedBudget
 from web.api.wire import CURRENCY, decimal_text, read_id
 from web.auth import current_caller
 from web.request_scope import current_session

@@ -12,7 +12,7 @@ from runner.domain.lines import ENDPOINTS
 from runner.services.file_estimates import FileEstimate, FileEstimator, Question
 from web.api.batches import defaults_bytes
 from web.api.bodies import Body, read_body
-from web.api.objects import EstimateAnswer
+from web.api.estimate_objects import EstimateAnswer
 from web.api.wire import estimate_object, fault_object, read_file_id
 from web.auth import current_caller
 from web.request_scope import current_runtime

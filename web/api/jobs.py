@@ -13,7 +13,7 @@ from runner.services.reports import JobReport
 from web.api.amounts import Money, read_money
 from web.api.bodies import Body, read_body
 from web.api.control_fields import Priority, RunHoursText, StartAfter, read_moment
-from web.api.objects import ReportObject
+from web.api.report_objects import ReportObject
 from web.api.wire import (
     batch_object,
     exact_cost,

@@ -15,8 +15,8 @@ from runner.services.files import INPUT_PURPOSE
 from runner.services.uploads import MAX_PART_BYTES, NewUpload, PartRecord, UploadRecord
 from web.api.batches import OutputExpiry
 from web.api.bodies import Body, Whole, read_body
+from web.api.file_objects import PartObject, UploadObject
 from web.api.idempotency import is_retry
-from web.api.objects import PartObject, UploadObject
 from web.api.wire import file_object, read_id, seconds
 from web.auth import current_caller
 from web.multipart import open_multipart, read_only_part

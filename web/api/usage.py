@@ -19,7 +19,7 @@ from runner.services.costs import (
 from runner.services.line_usage import LineUsage, line_usage
 from runner.services.pages import cut
 from web.api.lists import read_limit
-from web.api.objects import (
+from web.api.report_objects import (
     LineUsageList,
     LineUsageObject,
     SpendingObject,

@@ -26,24 +26,17 @@ from runner.services.estimate_records import Actual, EstimateRecord
 from runner.services.files import FileRecord
 from runner.services.job_records import JobRecord, Totals
 from runner.services.models import ModelRecord
-from web.api.objects import (
+from web.api.batch_objects import BatchObject, BatchTimes
+from web.api.estimate_objects import (
     ActualObject,
     AmountRange,
-    BatchError,
-    BatchErrors,
     BatchEstimate,
-    BatchObject,
-    BatchTimes,
-    DeletedFile,
     EstimateObject,
-    ExactCost,
-    FileObject,
-    LatencyObject,
-    ModelObject,
-    PercentilesObject,
     SecondsRange,
-    UsageObject,
 )
+from web.api.file_objects import DeletedFile, FileObject
+from web.api.objects import BatchError, BatchErrors, ModelObject, UsageObject
+from web.api.report_objects import ExactCost, LatencyObject, PercentilesObject
 
 OWNER = "tokenmill"
 CURRENCY = "USD"

@@ -6,7 +6,16 @@ Words come from the docstrings of the views, types are those that parse and rend
 from dataclasses import dataclass
 from typing import Any
 
-from web.api import objects, schedule_objects, webhook_objects
+from web.api import (
+    batch_objects,
+    budget_objects,
+    estimate_objects,
+    file_objects,
+    objects,
+    report_objects,
+    schedule_objects,
+    webhook_objects,
+)
 from web.api.batches import CreateBatch
 from web.api.bodies import Body
 from web.api.budgets import SetBudget
@@ -66,58 +75,64 @@ class Operation:
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/files"): Operation(
-        objects.FileObject, FILE_FORM, (IDEMPOTENCY_KEY,), statuses=(413,)
+        file_objects.FileObject, FILE_FORM, (IDEMPOTENCY_KEY,), statuses=(413,)
     ),
     ("GET", "/v1/files"): Operation(
-        objects.FileList, parameters=(PURPOSE, TAG, AFTER, UP_TO_10000, ORDER), statuses=(404,)
+        file_objects.FileList, parameters=(PURPOSE, TAG, AFTER, UP_TO_10000, ORDER), statuses=(404,)
     ),
-    ("GET", "/v1/files/<file_id>"): Operation(objects.FileObject),
-    ("DELETE", "/v1/files/<file_id>"): Operation(objects.DeletedFile),
+    ("GET", "/v1/files/<file_id>"): Operation(file_objects.FileObject),
+    ("DELETE", "/v1/files/<file_id>"): Operation(file_objects.DeletedFile),
     ("GET", "/v1/files/<file_id>/content"): Operation(
         BYTES, parameters=(RANGE,), statuses=(206, 416)
     ),
-    ("POST", "/v1/uploads"): Operation(objects.UploadObject, CreateUpload, statuses=(413,)),
+    ("POST", "/v1/uploads"): Operation(file_objects.UploadObject, CreateUpload, statuses=(413,)),
     ("POST", "/v1/uploads/<upload_id>/parts"): Operation(
-        objects.PartObject, CONTENT_FORM, statuses=(413,)
+        file_objects.PartObject, CONTENT_FORM, statuses=(413,)
     ),
     ("POST", "/v1/uploads/<upload_id>/complete"): Operation(
-        objects.UploadObject, CompleteUpload, (RETRY_COUNT,), statuses=(413,)
+        file_objects.UploadObject, CompleteUpload, (RETRY_COUNT,), statuses=(413,)
     ),
-    ("POST", "/v1/uploads/<upload_id>/cancel"): Operation(objects.UploadObject),
+    ("POST", "/v1/uploads/<upload_id>/cancel"): Operation(file_objects.UploadObject),
     ("POST", "/v1/batches"): Operation(
-        objects.BatchObject, CreateBatch, (IDEMPOTENCY_KEY, RETRY_COUNT), statuses=(413,)
+        batch_objects.BatchObject, CreateBatch, (IDEMPOTENCY_KEY, RETRY_COUNT), statuses=(413,)
     ),
     ("GET", "/v1/batches"): Operation(
-        objects.BatchList, parameters=(AFTER, UP_TO_100), statuses=(404,)
+        batch_objects.BatchList, parameters=(AFTER, UP_TO_100), statuses=(404,)
     ),
-    ("GET", "/v1/batches/<batch_id>"): Operation(objects.BatchObject, statuses=(304,)),
+    ("GET", "/v1/batches/<batch_id>"): Operation(batch_objects.BatchObject, statuses=(304,)),
     ("POST", "/v1/batches/<batch_id>/cancel"): Operation(
-        objects.BatchObject, parameters=(RETRY_COUNT,)
+        batch_objects.BatchObject, parameters=(RETRY_COUNT,)
     ),
     ("GET", "/v1/models"): Operation(objects.ModelList),
     ("GET", "/v1/models/<path:name>"): Operation(objects.ModelObject),
-    ("PATCH", "/api/jobs/<job_id>"): Operation(objects.BatchObject, EditJob),
-    ("GET", "/api/usage"): Operation(objects.SpendingObject, parameters=SPENDING, also=TABLES),
-    ("GET", "/api/jobs/<job_id>/usage"): Operation(
-        objects.LineUsageList, parameters=(AFTER_INDEX, UP_TO_1000)
+    ("PATCH", "/api/jobs/<job_id>"): Operation(batch_objects.BatchObject, EditJob),
+    ("GET", "/api/usage"): Operation(
+        report_objects.SpendingObject, parameters=SPENDING, also=TABLES
     ),
-    ("POST", "/api/jobs/<job_id>/retry"): Operation(objects.BatchObject, RetryJob),
+    ("GET", "/api/jobs/<job_id>/usage"): Operation(
+        report_objects.LineUsageList, parameters=(AFTER_INDEX, UP_TO_1000)
+    ),
+    ("POST", "/api/jobs/<job_id>/retry"): Operation(batch_objects.BatchObject, RetryJob),
     ("GET", "/api/jobs/<job_id>/merged/output"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/merged/errors"): Operation(LINES),
-    ("GET", "/api/jobs/<job_id>/report"): Operation(objects.ReportObject),
+    ("GET", "/api/jobs/<job_id>/report"): Operation(report_objects.ReportObject),
     ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),
-    ("POST", "/api/jobs/<job_id>/pause"): Operation(objects.BatchObject),
+    ("POST", "/api/jobs/<job_id>/pause"): Operation(batch_objects.BatchObject),
     ("POST", "/api/estimate"): Operation(
-        objects.EstimateAnswer, EstimateFile, (ESTIMATE_ENDPOINT,), statuses=(404, 413)
+        estimate_objects.EstimateAnswer, EstimateFile, (ESTIMATE_ENDPOINT,), statuses=(404, 413)
     ),
     ("POST", "/api/jobs/<job_id>/resume"): Operation(
-        objects.BatchObject, ResumeJob, needs_body=False
+        batch_objects.BatchObject, ResumeJob, needs_body=False
     ),
-    ("GET", "/api/budgets"): Operation(objects.BudgetList),
-    ("PUT", "/api/budgets"): Operation(objects.BudgetObject, SetBudget, statuses=(403, 404, 413)),
-    ("DELETE", "/api/budgets/<budget_id>"): Operation(objects.DeletedBudget, statuses=(403,)),
-    ("PATCH", "/api/files/<file_id>"): Operation(objects.FileObject, ChangeFile),
+    ("GET", "/api/budgets"): Operation(budget_objects.BudgetList),
+    ("PUT", "/api/budgets"): Operation(
+        budget_objects.BudgetObject, SetBudget, statuses=(403, 404, 413)
+    ),
+    ("DELETE", "/api/budgets/<budget_id>"): Operation(
+        budget_objects.DeletedBudget, statuses=(403,)
+    ),
+    ("PATCH", "/api/files/<file_id>"): Operation(file_objects.FileObject, ChangeFile),
     ("POST", "/api/schedules"): Operation(schedule_objects.ScheduleObject, CreateSchedule),
     ("GET", "/api/schedules"): Operation(schedule_objects.ScheduleList),
     ("GET", _SCHEDULE): Operation(schedule_objects.ScheduleObject),
