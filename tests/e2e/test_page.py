@@ -104,7 +104,7 @@ def test_a_job_runs_before_the_eyes_of_whoever_handed_it_in(
     assert [json.loads(line)["custom_id"] for line in lines] == [
         f"{HOSTILE}{n}" for n in range(LINES)
     ]
-    page.get_by_role("link", name="Jobs").click()
+    page.get_by_role("navigation").get_by_role("link", name="Jobs").click()
     expect(page.get_by_role("link", name=f"{HOSTILE}.jsonl").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
@@ -116,7 +116,7 @@ def test_the_list_follows_a_job_and_a_click_cancels_it(
     long.write_bytes(b"".join(chat_line(f"{n}", MODEL, f"Tale {n}.") for n in range(5000)))
     _sign_in(page, stub_server)
     _hand_in(page, long)
-    page.get_by_role("link", name="Jobs").click()
+    page.get_by_role("navigation").get_by_role("link", name="Jobs").click()
     row = page.get_by_role("row", name="long.jsonl")
     expect(row.get_by_role("link", name="output")).to_be_visible(timeout=WAIT_MS)
     row.get_by_role("link", name="long.jsonl").click()
