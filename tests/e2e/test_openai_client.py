@@ -121,8 +121,9 @@ def test_embeddings_and_responses_are_read_by_the_client_and_long_prompts_shorte
     assert long.status == "incomplete"
     assert bodies[1]["truncated_prompt_tokens"] > 8900
     shown = run_cli(server.data_dir, "jobs", "show", said.id, "--project", "tests")["report"]
-    assert shown["truncated_lines"] == 1
-    assert shown["truncated_tokens"] == bodies[1]["truncated_prompt_tokens"]
+    account = shown["account"]
+    assert account["truncated_lines"] == 1
+    assert account["truncated_tokens"] == bodies[1]["truncated_prompt_tokens"]
 
 
 def test_bytes_are_uploaded_and_a_line_that_cannot_run_fails_alone(client: OpenAI) -> None:
