@@ -34,7 +34,9 @@ def test_submit_waits_saves_and_reports(server: Server, input_file: Path, tmp_pa
     shown = run_cli(server.data_dir, "jobs", "show", job["id"])
     assert shown["report"]["account"]["lines"] == 3
     assert shown["report"]["account"]["total"]["p99"] > 0
-    assert shown["report"]["account"]["lanes"] == [{"lane": {"name": "paged", "reason": ""}, "lines": 3}]
+    assert shown["report"]["account"]["lanes"] == [
+        {"lane": {"name": "paged", "reason": ""}, "lines": 3}
+    ]
     listed = run_cli(server.data_dir, "jobs", "ls")
     assert job["id"] in {one["id"] for one in listed}
     results = subprocess.run(

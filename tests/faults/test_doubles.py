@@ -25,6 +25,7 @@ from runner.supervisor.port import usable_port
 from runner.worker.engine_worker import EngineWorker
 
 LEASE_SECONDS = 2.0
+LINES = 48  # enough that the second worker finds some, however late its process starts
 SLOW = ",".join(
     f"{point}=delay-200:*"
     for point in (
@@ -75,7 +76,7 @@ def do_everything(stage: Stage, plan: str, job_id: UUID) -> None:
 
 def test_of_two_of_everything_at_once_each_effect_happens_once(actor: Actor) -> None:
     """One of the two engine workers dawdles with its first lease until it has lapsed."""
-    job_id = submit(actor, *(f"Tale number {n}." for n in range(12)))
+    job_id = submit(actor, *(f"Tale number {n}." for n in range(LINES)))
     both = [
         FORKED.Process(target=do_everything, args=(actor.stage, plan, job_id), daemon=True)
         for plan in (SLOW, f"{SLOW},{LATE}")
@@ -88,7 +89,7 @@ def test_of_two_of_everything_at_once_each_effect_happens_once(actor: Actor) -> 
     with actor.sessions() as session:
         check_job(session, job_id)
         job = session.get_one(Job, job_id)
-        assert (job.state, job.output_lines, job.error_lines) == ("completed", 12, 0)
+        assert (job.state, job.output_lines, job.error_lines) == ("completed", LINES, 0)
         told = select(OutboxEvent.kind).where(OutboxEvent.project_id == job.project_id)
         assert session.scalars(told).all() == ["batch.completed"]
         outputs = select(func.count()).select_from(File).where(File.job_id == job_id)

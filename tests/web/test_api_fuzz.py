@@ -71,7 +71,7 @@ def things(
         api.post(f"/v1/uploads/{upload_id}/parts", **form(("data", b"{}", "a"))).get_json()["id"]
         for upload_id in uploads
     ]
-    batches = [ended["id"], *open_batches]
+    batches = [*open_batches, ended["id"]]  # the first is tried most
     return {
         "file_id": files,
         "batch_id": batches,
