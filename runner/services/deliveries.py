@@ -69,8 +69,11 @@ class _Claimed:
 
 
 def ring_for_events(session: Session) -> None:
-    """Ring for events that nobody has laid out and deliveries that are due."""
-    unsent = select(OutboxEvent.id).where(OutboxEvent.sent_at.is_(None)).limit(1)
+    """Ring for events that somebody waits for and deliveries that are due."""
+    listens = select(Webhook.id).where(
+        Webhook.project_id == OutboxEvent.project_id, Webhook.paused_at.is_(None)
+    )
+    unsent = select(OutboxEvent.id).where(OutboxEvent.sent_at.is_(None), listens.exists()).limit(1)
     due = select(Delivery.id).where(*_is_due()).limit(1)
     if session.scalar(unsent) is not None or session.scalar(due) is not None:
         ring(session, Bell.DELIVER)
@@ -101,7 +104,7 @@ def deliver_events(sessions: SessionFactory, trusted_hosts: Collection[str]) -> 
 
 
 def lay_out(session: Session) -> int:
-    """Make a delivery of each new event for each address that asks for its kind."""
+    """Make a delivery of each new event for each address that asks for its kind and was there."""
     events = session.scalars(
         select(OutboxEvent)
         .where(OutboxEvent.sent_at.is_(None))
@@ -114,7 +117,10 @@ def lay_out(session: Session) -> int:
             func.cardinality(Webhook.kinds) == 0, literal(event.kind) == func.any(Webhook.kinds)
         )
         wanted = select(Webhook.id).where(
-            Webhook.project_id == event.project_id, Webhook.paused_at.is_(None), asks
+            Webhook.project_id == event.project_id,
+            Webhook.paused_at.is_(None),
+            Webhook.created_at <= event.created_at,
+            asks,
         )
         for webhook_id in session.scalars(wanted):
             session.add(Delivery(webhook_id=webhook_id, event_id=event.id))

@@ -267,3 +267,13 @@ def test_what_cannot_be_an_address_is_refused(post: Post) -> None:
         post.add()
     with pytest.raises(InvalidRequest, match="at most 20"):
         post.add()
+
+
+def test_a_new_address_hears_nothing_of_what_was_before(post: Post) -> None:
+    post.announce("budget.alert", percent=50)
+    post.workshop.tick()
+    assert Ring(Bell.DELIVER) not in post.workshop.rings, "nobody listens"
+    webhook = post.add()
+    post.announce("budget.alert", percent=80)
+    assert post.deliver() == 1
+    assert [d.event.payload for d in post.sent(webhook)] == [{"percent": 80}]
