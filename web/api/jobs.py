@@ -4,7 +4,7 @@ from typing import Annotated
 
 from flask import Blueprint, Response, request
 from flask.typing import ResponseReturnValue
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from runner.domain.latency import Measure
 from runner.services import contents, job_edits, jobs, pausing, reports
@@ -35,7 +35,9 @@ _LINES = "application/x-ndjson"
 class EditJob(Body):
     """What may be changed of a job that has not ended; null takes a start or the hours away."""
 
-    priority: Priority | None = None
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    priority: Priority = 0
     start_after: StartAfter | None = None
     run_hours: RunHoursText | None = None
 
@@ -47,7 +49,7 @@ def edit_job(job_id: str) -> ResponseReturnValue:
     wanted = jobs.get_job(current_session(), project_id, read_batch_id(job_id, "job_id")).id
     body = read_body(EditJob)
     change = JobChange(
-        body.priority,
+        body.priority if "priority" in body.model_fields_set else None,
         read_moment(body.start_after, "start_after"),
         body.run_hours,
         frozenset(name for name in body.model_fields_set if getattr(body, name) is None),
