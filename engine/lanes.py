@@ -75,7 +75,7 @@ def open_lane(
     details = f"attention: {attention.name}, lane: {PAGED}"
     runner = ModelRunner(model, attention, num_token_ids)
     if config.step_seconds is not None:
-        config = fit_step(runner, config, num_blocks)
+        config = fit_step(runner, config, num_blocks, model.max_model_len)
     return Lane(PAGED, "", details, runner, num_blocks, config, whole_prompts=False)
 
 

@@ -76,6 +76,7 @@ class LLMEngine:
             f"{config.max_num_seqs} rows and {config.max_num_batched_tokens} tokens"
         )
         self._runner = lane.runner
+        self._seconds_at_load = lane.runner.seconds()  # of steps that were only timed
         self._profile = StepProfile()
         self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
         self._scheduler = Scheduler(config, self._blocks, lane.whole_prompts)
@@ -212,7 +213,9 @@ class LLMEngine:
 
     def profile(self) -> dict[str, float]:
         """Seconds of all steps so far by part; what is left of the whole is Python elsewhere."""
-        seconds = self._runner.seconds() | self._profile.seconds()
+        loading = self._seconds_at_load
+        ran = {p: s - loading.get(p, 0.0) for p, s in self._runner.seconds().items()}
+        seconds = ran | self._profile.seconds()
         return seconds | {"other": self._counters.busy_us / 1e6 - sum(seconds.values())}
 
     def check_integrity(self) -> None:

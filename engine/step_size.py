@@ -21,17 +21,23 @@ DECODE_SHARE = 0.5
 """Of a step's time, what the rows may take before they have a context to attend to."""
 
 
-def fit_step(runner: Runner, config: EngineConfig, num_blocks: int) -> EngineConfig:
+def fit_step(
+    runner: Runner, config: EngineConfig, num_blocks: int, max_model_len: int
+) -> EngineConfig:
     """`config` with the rows, tokens and chunk of a step lowered until one ends in `step_seconds`.
 
-    The runner's pool must be empty and is left so; what is written to it means nothing. A step of
-    the smallest size is allowed whatever it takes.
+    The pool of `num_blocks` must be empty and is left so; what is written to it means nothing. A
+    step of the smallest size is allowed whatever it takes.
     """
     assert config.step_seconds is not None, "nothing to fit"
-    probe = _Probe(runner, config.block_size)
+    probe = _Probe(runner, config.block_size, max_model_len)
     most_rows = min(config.max_num_seqs, num_blocks)
     rows = best_size(probe.decode, most_rows, config.step_seconds * DECODE_SHARE)
-    most_tokens = min(config.max_num_batched_tokens, num_blocks * config.block_size)
+    prompt_blocks = -(-max_model_len // config.block_size)
+    most_tokens = num_blocks * config.block_size
+    if prompt_blocks <= num_blocks:  # whole prompts, whose last blocks may not be full
+        most_tokens = num_blocks // prompt_blocks * max_model_len
+    most_tokens = min(config.max_num_batched_tokens, most_tokens)
     tokens = best_size(probe.prefill, most_tokens, config.step_seconds)
     # Where every row decodes, a waiting prompt must still get a chunk.
     tokens = max(tokens, min(2 * rows, config.max_num_batched_tokens))
@@ -51,7 +57,7 @@ def best_size(timed: Callable[[int], float], most: int, seconds: float) -> int:
         sizes.append(min(2 * sizes[-1], most))
         took.append(timed(sizes[-1]))
         if took[-1] > seconds:
-            sizes.pop(), took.pop()
+            del sizes[-1], took[-1]
             break
     rates = [size / spent for size, spent in zip(sizes, took, strict=True)]
     return next(
@@ -62,17 +68,22 @@ def best_size(timed: Callable[[int], float], most: int, seconds: float) -> int:
 class _Probe:
     """Times steps of made-up requests; the better of two, for the first one also warms up."""
 
-    def __init__(self, runner: Runner, block_size: int) -> None:
+    def __init__(self, runner: Runner, block_size: int, max_model_len: int) -> None:
         self._runner = runner
         self._block_size = block_size
+        self._max_model_len = max_model_len
 
     def decode(self, rows: int) -> float:
         """Seconds of a step of so many sequences of one token."""
         return self._time([self._request(1, row) for row in range(rows)], [1] * rows)
 
     def prefill(self, tokens: int) -> float:
-        """Seconds of a step of one prompt."""
-        return self._time([self._request(tokens, 0)], [tokens])
+        """Seconds of a step of one prompt, or of as many as it takes."""
+        longest = self._max_model_len
+        lengths = [longest] * (tokens // longest) + [tokens % longest] * (tokens % longest > 0)
+        blocks = -(-longest // self._block_size)
+        requests = [self._request(n, i * blocks) for i, n in enumerate(lengths)]
+        return self._time(requests, lengths)
 
     def _request(self, tokens: int, first_block: int) -> Request:
         request = Request(f"probe-{first_block}", [0] * tokens, SamplingParams(max_tokens=1))

@@ -1,7 +1,7 @@
 """The size of a step is found by timing: near the best rate, within the time that it may take."""
 
 import pytest
-from tiny_models import BLOCK_SIZE, EngineFactory, block_bytes
+from tiny_models import BLOCK_SIZE, EngineFactory, FamilyFactory, block_bytes
 
 from engine.errors import InvalidParams
 from engine.sampling_params import SamplingParams
@@ -67,6 +67,23 @@ def test_a_pool_of_few_blocks_bounds_the_probe(make_engine: EngineFactory) -> No
         step_seconds=5.0, kv_memory_bytes=few * block_bytes(), block_size=BLOCK_SIZE
     )
     assert engine.max_num_seqs <= few
+
+
+def test_a_model_of_few_positions_is_timed_within_them(
+    make_family: FamilyFactory, make_engine: EngineFactory
+) -> None:
+    """Learned positions end where the table does; a step holds several prompts then."""
+    folder = make_family("gpt2", {"n_positions": 24})
+    engine = make_engine(folder, step_seconds=5.0, max_num_batched_tokens=100)
+    assert "lane: paged" in engine.description
+    engine.add_request("r", PROMPT, SamplingParams(max_tokens=4, ignore_eos=True))
+    while engine.has_unfinished():
+        engine.step()
+
+
+def test_a_profile_tells_nothing_of_what_was_only_timed(make_engine: EngineFactory) -> None:
+    engine = make_engine(step_seconds=5.0)
+    assert all(abs(seconds) < 1e-9 for seconds in engine.profile().values())
 
 
 def test_no_time_at_all_is_refused(make_engine: EngineFactory) -> None:
