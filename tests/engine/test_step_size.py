@@ -73,7 +73,7 @@ def test_a_model_of_few_positions_is_timed_within_them(
     make_family: FamilyFactory, make_engine: EngineFactory
 ) -> None:
     """Learned positions end where the table does; a step holds several prompts then."""
-    folder = make_family("gpt2", {"n_positions": 24})
+    folder = make_family("gpt2", {"max_position_embeddings": 24})
     engine = make_engine(folder, step_seconds=5.0, max_num_batched_tokens=100)
     assert "lane: paged" in engine.description
     engine.add_request("r", PROMPT, SamplingParams(max_tokens=4, ignore_eos=True))
