@@ -61,6 +61,14 @@ class ShardState(StrEnum):
 PENDING_SHARD_STATES = (ShardState.OPEN, ShardState.LEASED)
 
 
+class DeliveryState(StrEnum):
+    """Where an event on its way to a webhook is: still tried, taken, or given up."""
+
+    WAITING = "waiting"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
 class WorkerState(StrEnum):
     """The life of one worker process."""
 

@@ -19,6 +19,7 @@ from runner.db.models import Delivery, DeliveryAttempt, OutboxEvent, Webhook
 from runner.db.session import SessionFactory
 from runner.domain.errors import NotFound, StateConflict
 from runner.domain.ids import DeliveryId, ProjectId, new_uuid
+from runner.domain.states import DeliveryState
 from runner.domain.webhooks import RETRY_AFTER, TEST_KIND, Event, body_of, headers_of, next_try
 from runner.doorbell import Bell, ring
 from runner.outbound import Answer, post
@@ -50,7 +51,7 @@ class DeliveryRecord:
 
     id: DeliveryId
     event: Event
-    state: str
+    state: DeliveryState
     created_at: datetime
     next_try_at: datetime | None
     attempts: tuple[Attempt, ...]
@@ -154,7 +155,7 @@ def replay(
     row = session.scalars(select(Delivery).where(*wanted)).one_or_none()
     if row is None:
         raise NotFound("The webhook has no such delivery.", param="delivery_id")
-    if row.state == "waiting":
+    if row.state == DeliveryState.WAITING:
         raise StateConflict("The delivery is still being tried.")
     return _start(session, webhook, session.get_one(OutboxEvent, row.event_id))
 
@@ -187,7 +188,7 @@ def _start(session: Session, webhook: Webhook, event: OutboxEvent) -> DeliveryRe
 
 
 def _is_due() -> tuple[ColumnElement[bool], ...]:
-    return (Delivery.state == "waiting", Delivery.not_before <= func.now())
+    return (Delivery.state == DeliveryState.WAITING, Delivery.not_before <= func.now())
 
 
 def _claim(session: Session) -> list[_Claimed]:
@@ -222,7 +223,7 @@ def _send(one: _Claimed, trusted_hosts: Collection[str]) -> Answer:
 def _settle(session: Session, one: _Claimed, answer: Answer) -> None:
     """Note a try and what follows from it; the delivery may have gone with its webhook."""
     row = session.get(Delivery, one.delivery_id, with_for_update=True)
-    if row is None or row.state != "waiting":
+    if row is None or row.state != DeliveryState.WAITING:
         return
     session.add(
         DeliveryAttempt(
@@ -234,11 +235,11 @@ def _settle(session: Session, one: _Claimed, answer: Answer) -> None:
     )
     wait = None if answer.status == _GONE else next_try(one.attempts)
     if answer.is_good:
-        row.state, row.ended_at = "delivered", func.now()
+        row.state, row.ended_at = DeliveryState.DELIVERED, func.now()
     elif wait is not None:
         row.not_before = func.now() + wait
     else:
-        row.state, row.ended_at = "failed", func.now()
+        row.state, row.ended_at = DeliveryState.FAILED, func.now()
         _pause(session, row.webhook_id, answer)
 
 
@@ -274,9 +275,9 @@ def _record_of(row: Delivery, event: OutboxEvent, tries: tuple[Attempt, ...]) ->
     return DeliveryRecord(
         id=DeliveryId(row.id),
         event=_event_of(event),
-        state=row.state,
+        state=DeliveryState(row.state),
         created_at=row.created_at,
-        next_try_at=row.not_before if row.state == "waiting" else None,
+        next_try_at=row.not_before if row.state == DeliveryState.WAITING else None,
         attempts=tries,
     )
 

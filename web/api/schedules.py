@@ -37,7 +37,7 @@ from web.api.control_fields import Priority, RunHoursText
 from web.api.lists import list_object, read_limit
 from web.api.objects import CostObject
 from web.api.schedule_objects import DeletedSchedule, RunObject, ScheduleObject
-from web.api.wire import CURRENCY, decimal_text, read_id
+from web.api.wire import CURRENCY, decimal_text, read_id, seconds
 from web.auth import current_caller
 from web.request_scope import current_runtime, current_session
 
@@ -227,7 +227,7 @@ def schedule_object(schedule: ScheduleRecord) -> ScheduleObject:
         "problem": schedule.problem,
         "next_runs": [_iso(at) for at in schedule.next_runs],
         "last_run": None if last is None else run_object(last),
-        "created_at": int(schedule.created_at.timestamp()),
+        "created_at": seconds(schedule.created_at),
     }
 
 

@@ -5,9 +5,11 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from msgspec import Meta
 
 from runner.domain.ids import DELIVERY_PREFIX, WEBHOOK_PREFIX, encode
+from runner.domain.states import DeliveryState
 from runner.domain.webhooks import event_id
 from runner.services.deliveries import DeliveryRecord
 from runner.services.webhooks import WebhookRecord
+from web.api.wire import seconds, seconds_or_none
 
 
 class WebhookObject(TypedDict):
@@ -56,7 +58,7 @@ class DeliveryObject(TypedDict):
     object: Literal["webhook.delivery"]
     event_id: str
     event: str
-    state: Literal["waiting", "delivered", "failed"]
+    state: DeliveryState
     created_at: int
     next_try_at: int | None
     attempts: list[AttemptObject]
@@ -77,12 +79,10 @@ def webhook_object(record: WebhookRecord, secret: str | None = None) -> WebhookO
         "url": record.url,
         "description": record.description,
         "events": list(record.kinds),
-        "created_at": int(record.created_at.timestamp()),
-        "paused_at": None if record.paused_at is None else int(record.paused_at.timestamp()),
+        "created_at": seconds(record.created_at),
+        "paused_at": seconds_or_none(record.paused_at),
         "pause_reason": record.pause_reason,
-        "previous_secret_until": None
-        if record.previous_secret_until is None
-        else int(record.previous_secret_until.timestamp()),
+        "previous_secret_until": seconds_or_none(record.previous_secret_until),
     }
     if secret is not None:
         shown["secret"] = secret
@@ -91,22 +91,17 @@ def webhook_object(record: WebhookRecord, secret: str | None = None) -> WebhookO
 
 def delivery_object(record: DeliveryRecord) -> DeliveryObject:
     """A delivery as the wire has it."""
-    state: Literal["waiting", "delivered", "failed"] = "waiting"
-    if record.state == "delivered":
-        state = "delivered"
-    elif record.state == "failed":
-        state = "failed"
     return {
         "id": encode(DELIVERY_PREFIX, record.id),
         "object": "webhook.delivery",
         "event_id": event_id(record.event),
         "event": record.event.kind,
-        "state": state,
-        "created_at": int(record.created_at.timestamp()),
-        "next_try_at": None if record.next_try_at is None else int(record.next_try_at.timestamp()),
+        "state": record.state,
+        "created_at": seconds(record.created_at),
+        "next_try_at": seconds_or_none(record.next_try_at),
         "attempts": [
             {
-                "at": int(attempt.at.timestamp()),
+                "at": seconds(attempt.at),
                 "status": attempt.status,
                 "fault": attempt.fault,
                 "duration_ms": attempt.duration_ms,

@@ -7,13 +7,13 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 from pydantic import Field
 
-from runner.domain.errors import NotFound
-from runner.domain.ids import DELIVERY_PREFIX, WEBHOOK_PREFIX, ProjectId, decode, encode
+from runner.domain.ids import DELIVERY_PREFIX, WEBHOOK_PREFIX, ProjectId, encode
 from runner.services import deliveries, webhooks
 from runner.services.webhooks import NewWebhook
 from web.api.bodies import Body, read_body
 from web.api.lists import read_limit
 from web.api.webhook_objects import delivery_object, webhook_object
+from web.api.wire import read_id
 from web.auth import current_caller
 from web.request_scope import current_runtime, current_session
 
@@ -101,9 +101,7 @@ def list_deliveries(webhook_id: str) -> ResponseReturnValue:
 @bp.post("/webhooks/<webhook_id>/deliveries/<delivery_id>/replay")
 def replay_delivery(webhook_id: str, delivery_id: str) -> ResponseReturnValue:
     """Send the event of a delivery once more, under the same event id."""
-    delivery = decode(DELIVERY_PREFIX, delivery_id)
-    if delivery is None:
-        raise NotFound("The webhook has no such delivery.", param="delivery_id")
+    delivery = read_id(DELIVERY_PREFIX, delivery_id, "delivery", "delivery_id")
     return delivery_object(
         deliveries.replay(current_session(), _project(), _read_webhook(webhook_id), delivery)
     )
@@ -114,7 +112,4 @@ def _project() -> ProjectId:
 
 
 def _read_webhook(text: str) -> UUID:
-    value = decode(WEBHOOK_PREFIX, text)
-    if value is None:
-        raise NotFound("There is no such webhook in this project.", param="webhook_id")
-    return value
+    return read_id(WEBHOOK_PREFIX, text, "webhook", "webhook_id")

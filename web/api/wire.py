@@ -119,7 +119,7 @@ def batch_object(job: JobRecord) -> BatchObject:
         "priority": job.priority,
         "tags": list(job.tags),
         "p99_ms": job.p99_bound_ms,
-        "start_after": _moment(job.start_after),
+        "start_after": seconds_or_none(job.start_after),
         "run_hours": job.run_hours,
         "schedule_id": None
         if job.schedule_id is None
@@ -166,7 +166,7 @@ def estimate_object(told: Estimate) -> EstimateObject:
         "device_seconds": _seconds_range(told.device_us),
         "seconds_to_end": _seconds_range(told.wait_us),
         "ends_at": ends_at,
-        "made_at": _moment(told.made_at),
+        "made_at": seconds_or_none(told.made_at),
     }
 
 
@@ -269,14 +269,14 @@ def _thousandth(micros: int | None) -> float | None:
 def _times(job: JobRecord) -> BatchTimes:
     return {
         "created_at": seconds(job.created_at),
-        "in_progress_at": _moment(job.in_progress_at),
+        "in_progress_at": seconds_or_none(job.in_progress_at),
         "expires_at": seconds(job.expires_at),
-        "finalizing_at": _moment(job.finalizing_at),
-        "completed_at": _moment(job.completed_at),
-        "failed_at": _moment(job.failed_at),
-        "expired_at": _moment(job.expired_at),
-        "cancelling_at": _moment(job.cancelling_at),
-        "cancelled_at": _moment(job.cancelled_at),
+        "finalizing_at": seconds_or_none(job.finalizing_at),
+        "completed_at": seconds_or_none(job.completed_at),
+        "failed_at": seconds_or_none(job.failed_at),
+        "expired_at": seconds_or_none(job.expired_at),
+        "cancelling_at": seconds_or_none(job.cancelling_at),
+        "cancelled_at": seconds_or_none(job.cancelled_at),
     }
 
 
@@ -310,5 +310,6 @@ def seconds(moment: datetime) -> int:
     return int(moment.timestamp())
 
 
-def _moment(moment: datetime | None) -> int | None:
+def seconds_or_none(moment: datetime | None) -> int | None:
+    """The same of a moment that may not have come."""
     return None if moment is None else seconds(moment)

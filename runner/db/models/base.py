@@ -1,14 +1,13 @@
 """The root of all tables: naming of constraints, types of columns."""
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import MetaData
 from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import Integer, Text
-
-from runner.domain.states import JobState, ShardState, WorkerState
 
 
 class Base(DeclarativeBase):
@@ -34,5 +33,5 @@ class Base(DeclarativeBase):
     }
 
 
-def one_of(column: str, values: type[JobState] | type[ShardState] | type[WorkerState]) -> str:
+def one_of(column: str, values: type[StrEnum]) -> str:
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"

@@ -8,8 +8,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import BigInteger, Text
 
-from runner.db.models.base import Base
+from runner.db.models.base import Base, one_of
 from runner.domain.ids import new_uuid
+from runner.domain.states import DeliveryState
 
 
 class Webhook(Base):
@@ -42,7 +43,7 @@ class Delivery(Base):
 
     __tablename__ = "deliveries"
     __table_args__ = (
-        CheckConstraint("state IN ('waiting', 'delivered', 'failed')", name="state"),
+        CheckConstraint(one_of("state", DeliveryState), name="state"),
         CheckConstraint("(state = 'waiting') = (ended_at IS NULL)", name="ended"),
         Index("ix_deliveries_due", "not_before", postgresql_where=text("state = 'waiting'")),
         Index("ix_deliveries_webhook_id", "webhook_id", "id"),
@@ -53,7 +54,7 @@ class Delivery(Base):
     event_id: Mapped[int] = mapped_column(
         BigInteger, ForeignKey("outbox.id", ondelete="CASCADE"), index=True
     )
-    state: Mapped[str] = mapped_column(server_default="waiting")
+    state: Mapped[str] = mapped_column(server_default=DeliveryState.WAITING)
     attempts: Mapped[int] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     not_before: Mapped[datetime] = mapped_column(server_default=func.now())
