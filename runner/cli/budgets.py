@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.console import AsJson, DataDir, installation, plain, print_json, print_table
+from runner.cli.console import AsJson, DataDir, plain, print_json, print_table
+from runner.cli.projects import acting_for, read_id
 from runner.domain import ids
 from runner.domain.budgets import amount, read_amount
-from runner.domain.errors import NotFound
-from runner.services import budgets, keys
+from runner.services import budgets
 from runner.services.budgets import BudgetRecord
 
 app = typer.Typer(help="Monthly budgets of projects and keys.", no_args_is_help=True)
@@ -28,10 +28,10 @@ def set_budget(
     as_json: AsJson = False,
 ) -> None:
     """Give a project, or one of its keys, a budget; jobs that it stopped go on if they fit."""
-    with installation(data_dir) as runtime, runtime.transaction() as session:
+    with acting_for(project, data_dir) as acting:
         nano = read_amount(limit, "LIMIT")
-        project_id = keys.ensure_project(session, project)
-        record = budgets.set_budget(session, project_id, None if key is None else _key(key), nano)
+        whose = None if key is None else _key(key)
+        record = budgets.set_budget(acting.session, acting.project_id, whose, nano)
     _show([record], as_json)
 
 
@@ -40,8 +40,8 @@ def list_all(
     project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Show the budgets of a project with what this month has used of them."""
-    with installation(data_dir) as runtime, runtime.transaction() as session:
-        records = budgets.list_budgets(session, keys.ensure_project(session, project))
+    with acting_for(project, data_dir) as acting:
+        records = budgets.list_budgets(acting.session, acting.project_id)
     _show(records, as_json)
 
 
@@ -53,10 +53,9 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Take the budget of a project, or of one of its keys, away."""
-    with installation(data_dir) as runtime, runtime.transaction() as session:
-        project_id = keys.ensure_project(session, project)
-        payer_id = project_id if key is None else _key(key)
-        budgets.remove_budget(session, project_id, payer_id)
+    with acting_for(project, data_dir) as acting:
+        payer_id = acting.project_id if key is None else _key(key)
+        budgets.remove_budget(acting.session, acting.project_id, payer_id)
     if as_json:
         print_json({"removed": True})
     else:
@@ -64,10 +63,7 @@ def remove(
 
 
 def _key(text: str) -> ids.ApiKeyId:
-    uuid = ids.decode(ids.API_KEY_PREFIX, text)
-    if uuid is None:
-        raise NotFound(f"{text!r} is not a key's id; see: tokenmill keys ls.")
-    return ids.ApiKeyId(uuid)
+    return ids.ApiKeyId(read_id(ids.API_KEY_PREFIX, text, "key", "keys ls"))
 
 
 def _show(records: list[BudgetRecord], as_json: bool) -> None:

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.console import AsJson, DataDir, installation
-from runner.cli.jobs import Project, caller_of, read_job_id, show_job
+from runner.cli.console import AsJson, DataDir
+from runner.cli.jobs import Project, read_job_id, show_job
 from runner.cli.moments import RunHoursText, StartAfter, as_moment
+from runner.cli.projects import acting_for
 from runner.services import job_edits
 from runner.services.job_edits import JobChange
 
@@ -28,8 +29,6 @@ def edit(
     """Change a job's priority or hours, while it is queued or runs."""
     clear = job_edits.CLEARABLE if any_time else frozenset()
     change = JobChange(priority, as_moment(start_after), run_hours, clear)
-    with installation(data_dir) as runtime:
-        caller = caller_of(runtime, project)
-        with runtime.transaction() as session:
-            record = job_edits.edit_job(session, caller.project_id, read_job_id(job), change)
+    with acting_for(project, data_dir) as acting:
+        record = job_edits.edit_job(acting.session, acting.project_id, read_job_id(job), change)
     show_job(record, as_json)

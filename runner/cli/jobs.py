@@ -21,9 +21,9 @@ from runner.cli.console import (
 )
 from runner.cli.moments import RunHoursText, StartAfter, as_moment
 from runner.cli.progress import watch
+from runner.cli.projects import acting_for, read_id
 from runner.domain import ids
 from runner.domain.budgets import read_amount
-from runner.domain.errors import NotFound
 from runner.domain.ids import JobId, ProjectId
 from runner.domain.lines import ENDPOINTS
 from runner.runtime import Runtime
@@ -113,10 +113,8 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """List a project's jobs, newest first."""
-    with installation(data_dir) as runtime:
-        caller = caller_of(runtime, project)
-        with runtime.transaction() as session:
-            page = jobs.list_jobs(session, caller.project_id, None, limit)
+    with acting_for(project, data_dir) as acting:
+        page = jobs.list_jobs(acting.session, acting.project_id, None, limit)
     if as_json:
         print_json([_shown(job) for job in page.items])
         return
@@ -140,10 +138,8 @@ def show(
     job: str, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Show one job with its report: tokens, money, latency, and faults of its file."""
-    with installation(data_dir) as runtime:
-        caller = caller_of(runtime, project)
-        with runtime.transaction() as session:
-            report = reports.job_report(session, caller.project_id, read_job_id(job))
+    with acting_for(project, data_dir) as acting:
+        report = reports.job_report(acting.session, acting.project_id, read_job_id(job))
     if as_json:
         print_json({**_shown(report.job), "report": {**plain(report), "job": None}})
         return
@@ -182,10 +178,8 @@ def cancel(
     job: str, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Stop a job; finished lines stay."""
-    with installation(data_dir) as runtime:
-        caller = caller_of(runtime, project)
-        with runtime.transaction() as session:
-            record = jobs.cancel_job(session, caller.project_id, read_job_id(job))
+    with acting_for(project, data_dir) as acting:
+        record = jobs.cancel_job(acting.session, acting.project_id, read_job_id(job))
     show_job(record, as_json)
 
 
@@ -194,10 +188,8 @@ def pause(
     job: str, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Hold a job: nothing more of it is leased, its deadline stands still."""
-    with installation(data_dir) as runtime:
-        caller = caller_of(runtime, project)
-        with runtime.transaction() as session:
-            record = pausing.pause_job(session, caller.project_id, read_job_id(job))
+    with acting_for(project, data_dir) as acting:
+        record = pausing.pause_job(acting.session, acting.project_id, read_job_id(job))
     show_job(record, as_json)
 
 
@@ -210,11 +202,9 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Let a paused job go on."""
-    with installation(data_dir) as runtime:
-        caller = caller_of(runtime, project)
-        with runtime.transaction() as session:
-            limit = None if max_cost is None else read_amount(max_cost, "--max-cost")
-            record = pausing.resume_job(session, caller.project_id, read_job_id(job), limit)
+    with acting_for(project, data_dir) as acting:
+        limit = None if max_cost is None else read_amount(max_cost, "--max-cost")
+        record = pausing.resume_job(acting.session, acting.project_id, read_job_id(job), limit)
     show_job(record, as_json)
 
 
@@ -251,10 +241,8 @@ def _look(runtime: Runtime, project_id: ProjectId, job_id: JobId) -> JobRecord:
 
 
 def read_job_id(text: str) -> JobId:
-    uuid = ids.decode(ids.JOB_PREFIX, text)
-    if uuid is None:
-        raise NotFound(f"{text!r} is not a job's id; see: tokenmill jobs ls.")
-    return JobId(uuid)
+    """The job that a person means."""
+    return JobId(read_id(ids.JOB_PREFIX, text, "job", "jobs ls"))
 
 
 def _pieces(file: Path) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ import typer
 
 from runner.cli.console import AsJson, DataDir, installation, print_json
 from runner.cli.jobs import Project, caller_of, read_job_id, show_job
+from runner.cli.projects import acting_for
 from runner.services import contents, jobs, retries
 from runner.services.retries import RetryLines
 
@@ -21,11 +22,10 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Run the lines of an ended job that have no answer, as a job of their own."""
-    with installation(data_dir) as runtime:
-        caller, wanted = caller_of(runtime, project), read_job_id(job)
-        with runtime.transaction() as session:
-            shard_lines = runtime.settings.shard_lines
-            child = retries.retry_job(session, caller, wanted, lines, shard_lines)
+    with acting_for(project, data_dir) as acting:
+        shard_lines = acting.runtime.settings.shard_lines
+        wanted = read_job_id(job)
+        child = retries.retry_job(acting.session, acting.caller, wanted, lines, shard_lines)
     show_job(child, as_json)
 
 

@@ -8,20 +8,18 @@ import typer
 from runner.cli.console import (
     AsJson,
     DataDir,
-    installation,
     money,
     plain,
     print_json,
     print_table,
 )
 from runner.cli.moments import RunHoursText
+from runner.cli.projects import Acting, acting_for
 from runner.domain import ids
 from runner.domain.budgets import read_amount
-from runner.domain.ids import FileId, ProjectId, ScheduleId
+from runner.domain.ids import FileId, ScheduleId
 from runner.domain.lines import ENDPOINTS
-from runner.runtime import Runtime
-from runner.services import keys, schedule_runs, schedules
-from runner.services.keys import Caller
+from runner.services import schedule_runs, schedules
 from runner.services.schedule_records import RunRecord, ScheduleRecord, Terms
 from runner.services.schedules import Keeper
 
@@ -62,7 +60,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a schedule with one of three inputs."""
-    with installation(data_dir) as runtime:
+    with acting_for(project, data_dir) as acting:
         terms = Terms(
             name,
             cron,
@@ -81,9 +79,8 @@ def create(
             run_hours=run_hours,
             tags=tuple(job_tag),
         )
-        keeper = Keeper(Caller(_project(runtime, project)), runtime.settings.stores)
-        with runtime.transaction() as session:
-            made = schedules.create_schedule(session, keeper, terms)
+        keeper = Keeper(acting.caller, acting.runtime.settings.stores)
+        made = schedules.create_schedule(acting.session, keeper, terms)
     _show(made, as_json)
 
 
@@ -92,10 +89,8 @@ def list_all(
     project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """List a project's schedules with their next times and last outcomes."""
-    with installation(data_dir) as runtime:
-        project_id = _project(runtime, project)
-        with runtime.transaction() as session:
-            found = schedules.list_schedules(session, project_id)
+    with acting_for(project, data_dir) as acting:
+        found = schedules.list_schedules(acting.session, acting.project_id)
     if as_json:
         print_json([_shown(schedule) for schedule in found])
         return
@@ -118,11 +113,8 @@ def show(
     schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Show a schedule with its next five times."""
-    with installation(data_dir) as runtime:
-        project_id = _project(runtime, project)
-        with runtime.transaction() as session:
-            wanted = _find(runtime, project_id, schedule)
-            found = schedules.get_schedule(session, project_id, wanted)
+    with acting_for(project, data_dir) as acting:
+        found = schedules.get_schedule(acting.session, acting.project_id, _find(acting, schedule))
     _show(found, as_json)
 
 
@@ -131,11 +123,9 @@ def pause(
     schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Start nothing more; what has begun goes on."""
-    with installation(data_dir) as runtime:
-        project_id = _project(runtime, project)
-        wanted = _find(runtime, project_id, schedule)
-        with runtime.transaction() as session:
-            found = schedules.pause_schedule(session, project_id, wanted)
+    with acting_for(project, data_dir) as acting:
+        wanted = _find(acting, schedule)
+        found = schedules.pause_schedule(acting.session, acting.project_id, wanted)
     _show(found, as_json)
 
 
@@ -144,11 +134,9 @@ def resume(
     schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Go on with the next planned time."""
-    with installation(data_dir) as runtime:
-        project_id = _project(runtime, project)
-        wanted = _find(runtime, project_id, schedule)
-        with runtime.transaction() as session:
-            found = schedules.resume_schedule(session, project_id, wanted)
+    with acting_for(project, data_dir) as acting:
+        wanted = _find(acting, schedule)
+        found = schedules.resume_schedule(acting.session, acting.project_id, wanted)
     _show(found, as_json)
 
 
@@ -157,11 +145,9 @@ def run(
     schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Ask for a run now; a CPU worker starts it."""
-    with installation(data_dir) as runtime:
-        project_id = _project(runtime, project)
-        wanted = _find(runtime, project_id, schedule)
-        with runtime.transaction() as session:
-            asked = schedule_runs.run_now(session, project_id, wanted)
+    with acting_for(project, data_dir) as acting:
+        wanted = _find(acting, schedule)
+        asked = schedule_runs.run_now(acting.session, acting.project_id, wanted)
     if as_json:
         print_json(_shown_run(asked))
     else:
@@ -173,11 +159,9 @@ def delete(
     schedule: Which, project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """End a schedule; its jobs stay."""
-    with installation(data_dir) as runtime:
-        project_id = _project(runtime, project)
-        wanted = _find(runtime, project_id, schedule)
-        with runtime.transaction() as session:
-            schedules.delete_schedule(session, project_id, wanted)
+    with acting_for(project, data_dir) as acting:
+        wanted = _find(acting, schedule)
+        schedules.delete_schedule(acting.session, acting.project_id, wanted)
     if as_json:
         print_json({"id": ids.encode(ids.SCHEDULE_PREFIX, wanted), "deleted": True})
     else:
@@ -193,11 +177,9 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List the runs of a schedule, the latest planned first."""
-    with installation(data_dir) as runtime:
-        project_id = _project(runtime, project)
-        wanted = _find(runtime, project_id, schedule)
-        with runtime.transaction() as session:
-            page = schedule_runs.list_runs(session, project_id, wanted, None, limit)
+    with acting_for(project, data_dir) as acting:
+        wanted = _find(acting, schedule)
+        page = schedule_runs.list_runs(acting.session, acting.project_id, wanted, None, limit)
     if as_json:
         print_json([_shown_run(one) for one in page.items])
         return
@@ -216,18 +198,10 @@ def history(
     print_table(("planned (UTC)", "by", "outcome", "job", "billed", "output", "why"), rows)
 
 
-def _project(runtime: Runtime, name: str) -> ProjectId:
-    with runtime.transaction() as session:
-        return keys.ensure_project(session, name)
-
-
-def _find(runtime: Runtime, project_id: ProjectId, text: str) -> ScheduleId:
+def _find(acting: Acting, text: str) -> ScheduleId:
     """The schedule that a person means."""
     known = ids.decode(ids.SCHEDULE_PREFIX, text)
-    if known is not None:
-        return ScheduleId(known)
-    with runtime.transaction() as session:
-        return ScheduleId(schedules.schedule_named(session, project_id, text))
+    return ScheduleId(known or schedules.schedule_named(acting.session, acting.project_id, text))
 
 
 def _file_id(text: str) -> FileId:

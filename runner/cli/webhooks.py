@@ -1,19 +1,15 @@
 """``tokenmill webhooks``: who hears of events, and what was sent."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 from uuid import UUID
 
 import typer
-from sqlalchemy.orm import Session
 
-from runner.cli.console import AsJson, DataDir, age, installation, print_json, print_table
-from runner.domain.errors import NotFound
-from runner.domain.ids import DELIVERY_PREFIX, WEBHOOK_PREFIX, ProjectId, decode, encode
+from runner.cli.console import AsJson, DataDir, age, print_json, print_table
+from runner.cli.projects import acting_for, read_id
+from runner.domain.ids import DELIVERY_PREFIX, WEBHOOK_PREFIX, encode
 from runner.domain.webhooks import event_id
-from runner.runtime import Runtime
-from runner.services import deliveries, keys, webhooks
+from runner.services import deliveries, webhooks
 from runner.services.deliveries import DeliveryRecord
 from runner.services.webhooks import NewWebhook, WebhookRecord
 
@@ -33,10 +29,10 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add an address and show the secret that signs what is sent, this once."""
-    with _project(data_dir, project) as (runtime, session, project_id):
+    with acting_for(project, data_dir) as acting:
         new = NewWebhook(url, event, description)
-        trusted = runtime.settings.webhook_hosts
-        record, secret = webhooks.create_webhook(session, project_id, new, trusted)
+        trusted = acting.runtime.settings.webhook_hosts
+        record, secret = webhooks.create_webhook(acting.session, acting.project_id, new, trusted)
     if as_json:
         print_json({**_shown(record), "secret": secret})
     else:
@@ -49,8 +45,8 @@ def list_all(
     project: Project = "default", data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """List the addresses of a project."""
-    with _project(data_dir, project) as (_, session, project_id):
-        records = webhooks.list_webhooks(session, project_id)
+    with acting_for(project, data_dir) as acting:
+        records = webhooks.list_webhooks(acting.session, acting.project_id)
     if as_json:
         print_json([_shown(record) for record in records])
         return
@@ -75,8 +71,8 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Remove an address."""
-    with _project(data_dir, project) as (_, session, project_id):
-        webhooks.delete_webhook(session, project_id, _read_webhook(webhook))
+    with acting_for(project, data_dir) as acting:
+        webhooks.delete_webhook(acting.session, acting.project_id, _read_webhook(webhook))
     _tell(as_json, {"id": webhook, "deleted": True}, f"{webhook} is removed.")
 
 
@@ -88,8 +84,8 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """Make a new secret and show it; for a day the old one signs as well."""
-    with _project(data_dir, project) as (_, session, project_id):
-        secret = webhooks.rotate_secret(session, project_id, _read_webhook(webhook))
+    with acting_for(project, data_dir) as acting:
+        secret = webhooks.rotate_secret(acting.session, acting.project_id, _read_webhook(webhook))
     _tell(as_json, {"id": webhook, "secret": secret}, secret)
 
 
@@ -101,8 +97,8 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Send again to an address that was paused because it failed."""
-    with _project(data_dir, project) as (_, session, project_id):
-        record = webhooks.resume_webhook(session, project_id, _read_webhook(webhook))
+    with acting_for(project, data_dir) as acting:
+        record = webhooks.resume_webhook(acting.session, acting.project_id, _read_webhook(webhook))
     _tell(as_json, _shown(record), f"{webhook} is active.")
 
 
@@ -114,8 +110,8 @@ def try_out(
     as_json: AsJson = False,
 ) -> None:
     """Send an event that means nothing; `webhooks deliveries` shows what came of it."""
-    with _project(data_dir, project) as (_, session, project_id):
-        sent = deliveries.send_test(session, project_id, _read_webhook(webhook))
+    with acting_for(project, data_dir) as acting:
+        sent = deliveries.send_test(acting.session, acting.project_id, _read_webhook(webhook))
     _tell(as_json, _sent(sent), f"{encode(DELIVERY_PREFIX, sent.id)} is on its way.")
 
 
@@ -128,8 +124,10 @@ def list_deliveries(
     as_json: AsJson = False,
 ) -> None:
     """Show what was sent to an address, and what came of it."""
-    with _project(data_dir, project) as (_, session, project_id):
-        records = deliveries.list_deliveries(session, project_id, _read_webhook(webhook), count)
+    with acting_for(project, data_dir) as acting:
+        records = deliveries.list_deliveries(
+            acting.session, acting.project_id, _read_webhook(webhook), count
+        )
     if as_json:
         print_json([_sent(record) for record in records])
         return
@@ -158,25 +156,14 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Send an event once more."""
-    wanted = decode(DELIVERY_PREFIX, delivery)
-    with _project(data_dir, project) as (_, session, project_id):
-        if wanted is None:
-            raise NotFound(f"{delivery!r} is not a delivery's id; see: webhooks deliveries.")
-        sent = deliveries.replay(session, project_id, _read_webhook(webhook), wanted)
+    with acting_for(project, data_dir) as acting:
+        wanted = read_id(DELIVERY_PREFIX, delivery, "delivery", "webhooks deliveries")
+        sent = deliveries.replay(acting.session, acting.project_id, _read_webhook(webhook), wanted)
     _tell(as_json, _sent(sent), f"{encode(DELIVERY_PREFIX, sent.id)} is on its way.")
 
 
-@contextmanager
-def _project(data_dir: DataDir, name: str) -> Iterator[tuple[Runtime, Session, ProjectId]]:
-    with installation(data_dir) as runtime, runtime.transaction() as session:
-        yield runtime, session, keys.ensure_project(session, name)
-
-
 def _read_webhook(text: str) -> UUID:
-    value = decode(WEBHOOK_PREFIX, text)
-    if value is None:
-        raise NotFound(f"{text!r} is not a webhook's id; see: tokenmill webhooks ls.")
-    return value
+    return read_id(WEBHOOK_PREFIX, text, "webhook", "webhooks ls")
 
 
 def _tell(as_json: bool, value: object, words: str) -> None:
