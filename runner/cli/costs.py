@@ -23,7 +23,7 @@ from runner.services import cost_exports, keys, rollup, worker_time
 from runner.services.costs import (
     DIMENSIONS,
     Scope,
-    Spending,
+    Spent,
     read_dimensions,
     spent_by,
     spent_in_all,
@@ -159,7 +159,7 @@ def workers(
 _COLUMNS = ("lines", "tokens in", "cached", "tokens out", "device s", "billed", "cost", "margin")
 
 
-def _sums(group: Spending) -> tuple[object, ...]:
+def _sums(group: Spent) -> tuple[object, ...]:
     return (
         group.lines,
         group.prompt_tokens,
@@ -170,18 +170,18 @@ def _sums(group: Spending) -> tuple[object, ...]:
     )
 
 
-def _row(group: Spending) -> tuple[object, ...]:
+def _row(group: Spent) -> tuple[object, ...]:
     return (*group.group, *_sums(group))
 
 
-def _told(group: Spending, by: tuple[str, ...]) -> dict[str, object]:
+def _told(group: Spent, by: tuple[str, ...]) -> dict[str, object]:
     told = plain(group)
     told["group"] = dict(zip(by, group.group, strict=True))
     return {**told, "margin_nano": group.margin_nano}
 
 
 def _file(
-    session: Session, form: str, scope: Scope, groups: list[Spending], by: tuple[str, ...]
+    session: Session, form: str, scope: Scope, groups: list[Spent], by: tuple[str, ...]
 ) -> bytes | None:
     match form:
         case "csv":

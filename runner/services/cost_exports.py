@@ -12,7 +12,7 @@ from runner.domain.errors import InvalidRequest
 from runner.domain.focus import COLUMNS, DayOfJob, Meter, charges_of
 from runner.domain.ids import JOB_PREFIX, PROJECT_PREFIX, encode
 from runner.domain.pricing import NANO
-from runner.services.costs import Charge, Scope, Spending, charges
+from runner.services.costs import Charge, Scope, Spent, charges
 
 FORMATS = ("csv", "parquet", "focus")
 MIME_TYPES = {
@@ -38,12 +38,12 @@ def focus_csv(session: Session, scope: Scope) -> bytes:
     return _csv(COLUMNS, ([row[name] for name in COLUMNS] for row in rows))
 
 
-def groups_csv(groups: Sequence[Spending], by: Sequence[str]) -> bytes:
+def groups_csv(groups: Sequence[Spent], by: Sequence[str]) -> bytes:
     """Groups as CSV: dimensions, counts, measured joules, and money exact to nine places."""
     return _csv(_header(by), (_row(group) for group in groups))
 
 
-def groups_parquet(groups: Sequence[Spending], by: Sequence[str]) -> bytes:
+def groups_parquet(groups: Sequence[Spent], by: Sequence[str]) -> bytes:
     """The same as Parquet: texts, 64-bit integers and decimals.
 
     Raises:
@@ -76,7 +76,7 @@ def _header(by: Sequence[str]) -> list[str]:
     return [*by, *_COUNTS, "joules", *_MONEY]
 
 
-def _row(group: Spending) -> list[Any]:
+def _row(group: Spent) -> list[Any]:
     return [
         *group.group,
         group.lines,
@@ -104,7 +104,7 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
 
 
 def _focus_rows(charge: Charge) -> Iterable[dict[str, str | None]]:
-    spent = charge.spending
+    spent = charge.spent
     tags = dict.fromkeys(charge.tags, "true")
     known = {"tokenmill:key": charge.api_key, "tokenmill:schedule": charge.schedule}
     day = DayOfJob(

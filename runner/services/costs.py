@@ -38,7 +38,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
+class Spent:
     """Sums over the lines of one group. Money is in nano-units, times are in microseconds.
 
     ``group`` has a text for each dimension asked for; None where a job has no such thing.
@@ -66,7 +66,7 @@ class Spending:
 class Charge:
     """The roll-up's finest row with the price list that was in force for it."""
 
-    spending: Spending
+    spent: Spent
     day: date
     job_id: UUID
     model: str
@@ -82,7 +82,7 @@ class Charge:
     output_nano_per_million: int
 
 
-_SUMS = tuple(name for name in Spending.__dataclass_fields__ if name != "group")
+_SUMS = tuple(name for name in Spent.__dataclass_fields__ if name != "group")
 
 
 def read_dimensions(text: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def read_dimensions(text: str) -> tuple[str, ...]:
     return names
 
 
-def spent_by(session: Session, scope: Scope, by: Sequence[str] = ()) -> list[Spending]:
+def spent_by(session: Session, scope: Scope, by: Sequence[str] = ()) -> list[Spent]:
     """Sums by dimensions: in order of days where days are asked for first, else the dearest first.
 
     By tags, a job counts under each of its tags: groups then add up to more than the whole.
@@ -127,7 +127,7 @@ def spent_by(session: Session, scope: Scope, by: Sequence[str] = ()) -> list[Spe
         )
     width = len(by)
     return [
-        Spending(
+        Spent(
             tuple(map(_text, by, row[:width])),
             *map(int, row[width:]),
         )
@@ -135,7 +135,7 @@ def spent_by(session: Session, scope: Scope, by: Sequence[str] = ()) -> list[Spe
     ]
 
 
-def spent_in_all(session: Session, scope: Scope) -> Spending:
+def spent_in_all(session: Session, scope: Scope) -> Spent:
     """The whole of a scope."""
     return replace(spent_by(session, scope)[0], group=())
 
@@ -187,7 +187,7 @@ def charges(session: Session, scope: Scope) -> list[Charge]:
 def _charge(row: Row[*tuple[Any, ...]], width: int) -> Charge:
     day, job_id, model, project, project_id, key, tags, schedule, price_id, *prices = row[width:]
     return Charge(
-        spending=Spending((), *map(int, row[:width])),
+        spent=Spent((), *map(int, row[:width])),
         day=day,
         job_id=job_id,
         model=model,

@@ -21,7 +21,7 @@ from runner.services import rollup
 from runner.services.cost_exports import focus_csv, groups_csv, groups_parquet
 from runner.services.costs import (
     Scope,
-    Spending,
+    Spent,
     latencies,
     read_dimensions,
     spent_by,
@@ -78,7 +78,7 @@ def spent(make_workshop: Callable[..., Workshop]) -> Workshop:
     return workshop
 
 
-def by(workshop: Workshop, dimensions: str, scope: Scope | None = None) -> list[Spending]:
+def by(workshop: Workshop, dimensions: str, scope: Scope | None = None) -> list[Spent]:
     with workshop.sessions() as session:
         return spent_by(session, scope or Scope(), read_dimensions(dimensions))
 
@@ -89,7 +89,7 @@ def ledger(workshop: Workshop) -> tuple[int, int, int]:
     return int(row[0]), int(row[1]), int(row[2])
 
 
-def sums(groups: list[Spending]) -> tuple[int, int, int]:
+def sums(groups: list[Spent]) -> tuple[int, int, int]:
     return (
         sum(group.lines for group in groups),
         sum(group.billed_nano for group in groups),
@@ -274,5 +274,5 @@ def test_shares_add_up_and_are_never_negative() -> None:
 
 
 def test_margin_is_what_is_left_of_the_bill() -> None:
-    group = Spending((), billed_nano=3, run_cost_nano=5)
+    group = Spent((), billed_nano=3, run_cost_nano=5)
     assert replace(group, lines=1).margin_nano == -2

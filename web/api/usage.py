@@ -10,7 +10,7 @@ from runner.domain.errors import InvalidRequest
 from runner.services import cost_exports, jobs
 from runner.services.costs import (
     Scope,
-    Spending,
+    Spent,
     latencies,
     read_dimensions,
     spent_by,
@@ -149,11 +149,11 @@ def _save(content: bytes, kind: str) -> Response:
     return send_pieces([content], name, cost_exports.MIME_TYPES[kind])
 
 
-def _group(group: Spending, by: tuple[str, ...]) -> SpentGroup:
+def _group(group: Spent, by: tuple[str, ...]) -> SpentGroup:
     return {"group": dict(zip(by, group.group, strict=True)), **_spent(group)}
 
 
-def _spent(spent: Spending) -> SpentObject:
+def _spent(spent: Spent) -> SpentObject:
     return {
         "lines": spent.lines,
         "attempts": spent.attempts,

@@ -10,7 +10,7 @@ from runner.domain.errors import InvalidRequest
 from runner.domain.ids import JOB_PREFIX, decode
 from runner.domain.latency import Measure
 from runner.services import cost_exports, files
-from runner.services.costs import Scope, Spending, latencies, spent_by, spent_in_all
+from runner.services.costs import Scope, Spent, latencies, spent_by, spent_in_all
 from web.downloads import send_pieces
 from web.request_scope import current_session
 from web.ui.charts import Chart, Series, biggest, days_between, side_by_side, stacked
@@ -107,7 +107,7 @@ def _choices() -> dict[str, list[str]]:
     }
 
 
-def _spend(days: tuple[date, ...], groups: list[Spending]) -> Chart:
+def _spend(days: tuple[date, ...], groups: list[Spent]) -> Chart:
     models: dict[str, dict[date, int]] = {}
     for group in groups:
         day, model = group.group
@@ -116,7 +116,7 @@ def _spend(days: tuple[date, ...], groups: list[Spending]) -> Chart:
     return stacked(days, biggest(series), money)
 
 
-def _tokens(days: tuple[date, ...], by_day: list[Spending]) -> Chart:
+def _tokens(days: tuple[date, ...], by_day: list[Spent]) -> Chart:
     series = (
         _series("computed input", by_day, lambda day: day.prompt_tokens - day.cached_tokens),
         _series("cached input", by_day, lambda day: day.cached_tokens),
@@ -125,7 +125,7 @@ def _tokens(days: tuple[date, ...], by_day: list[Spending]) -> Chart:
     return stacked(days, series, count)
 
 
-def _margin(days: tuple[date, ...], by_day: list[Spending]) -> Chart:
+def _margin(days: tuple[date, ...], by_day: list[Spent]) -> Chart:
     series = (
         _series("billed", by_day, lambda day: day.billed_nano),
         _series("cost to run", by_day, lambda day: day.run_cost_nano),
@@ -133,7 +133,7 @@ def _margin(days: tuple[date, ...], by_day: list[Spending]) -> Chart:
     return side_by_side(days, series, money)
 
 
-def _series(name: str, by_day: list[Spending], value: Callable[[Spending], int]) -> Series:
+def _series(name: str, by_day: list[Spent], value: Callable[[Spent], int]) -> Series:
     return Series(name, {_date(day.group[0]): value(day) for day in by_day})
 
 
@@ -142,7 +142,7 @@ def _date(text: str | None) -> date:
     return date.fromisoformat(text)
 
 
-def _top_jobs(scope: Scope) -> list[tuple[str, str, Spending]]:
+def _top_jobs(scope: Scope) -> list[tuple[str, str, Spent]]:
     """The dearest jobs: the id of each, its file's name, its sums."""
     groups = spent_by(current_session(), scope, ("job",))[:_TOP_JOBS]
     ids = {group.group[0]: decode(JOB_PREFIX, group.group[0] or "") for group in groups}
