@@ -41,7 +41,7 @@ from runner.inference.model_folder import inspect_folder
 from runner.inference.prompts import tokenise
 from runner.inference.requests import parse_request
 from runner.inference.stub import StubBackend
-from runner.services import files, jobs, keys, leases, models, workers
+from runner.services import files, jobs, keys, leases, models, projects, workers
 from runner.services.closing import close_if_drained, close_job
 from runner.services.counting import run_count
 from runner.services.ingest import run_ingest
@@ -160,7 +160,7 @@ def make_job(sessions: SessionFactory, settings: Settings, options: argparse.Nam
     with sessions.begin() as session:
         new = models.NewModel(MODEL, str(options.model), context, {})
         model_id = models.register_model(session, new, models.PriceList()).id
-        caller = keys.Caller(ProjectId(keys.ensure_project(session, "bench")))
+        caller = keys.Caller(projects.ensure_project(session, "bench"))
         upload = files.Upload("bench.jsonl", chosen_lines(options))
         stored = files.create_file(session, caller.project_id, upload, 1 << 40)
         job = NewJob(stored.id, CHAT, "24h", b"\0" * 32)

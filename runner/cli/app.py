@@ -18,6 +18,7 @@ from runner.cli import (
     lifecycle,
     models,
     profile,
+    projects,
     retries,
     run,
     schedules,
@@ -41,6 +42,7 @@ jobs.app.command()(retries.retry)
 jobs.app.command()(retries.merged)
 app.command()(run.run)
 app.command()(profile.profile)
+app.add_typer(projects.app, name="projects")
 app.add_typer(keys.app, name="keys")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(models.app, name="models")

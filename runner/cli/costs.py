@@ -19,7 +19,7 @@ from runner.cli.console import (
     print_table,
 )
 from runner.domain import ids
-from runner.services import cost_exports, keys, rollup, worker_time
+from runner.services import cost_exports, projects, rollup, worker_time
 from runner.services.costs import (
     DIMENSIONS,
     Scope,
@@ -61,7 +61,7 @@ def show(
     with installation(data_dir) as runtime, runtime.transaction() as session:
         dimensions = read_dimensions(by)
         scope = Scope(
-            project_id=None if project is None else keys.find_project(session, project),
+            project_id=None if project is None else projects.find_project(session, project),
             first=_date(first),
             last=_date(last),
             model=model,

@@ -24,7 +24,7 @@ from runner.cli.console import (
 from runner.config import Settings, load_settings
 from runner.domain import ids
 from runner.model_library import BUILTIN_MODEL, builtin_folder
-from runner.services import keys
+from runner.services import keys, projects
 from runner.services.line_usage import LineUsage, line_usage
 from runner.services.reports import JobReport, job_report
 from runner.supervisor import is_up, read_up_state
@@ -54,7 +54,7 @@ def demo(
         batch = _run_client(f"{url}/v1", secret, source, target)
         with runtime.transaction() as session:
             keys.revoke_key(session, record.id)
-            owner = keys.ensure_project(session, "demo")
+            owner = projects.find_project(session, "demo")
             job_id = ids.decode(ids.JOB_PREFIX, batch["id"])
             if job_id is None:
                 raise typer.Exit(ExitCode.FAILURES)

@@ -17,7 +17,7 @@ from runner.cli.console import (
     print_table,
 )
 from runner.domain.estimate import Basis, Estimate, Range
-from runner.services import keys
+from runner.services import projects
 from runner.services.file_estimates import FileEstimate, FileEstimator, Question
 
 _READ_BYTES = 1024**2
@@ -39,7 +39,7 @@ def estimate(
     with installation(data_dir) as runtime:
         estimator = FileEstimator(runtime.sessions, runtime.settings, runtime.counters.open)
         with runtime.transaction() as session:
-            project_id = keys.ensure_project(session, project)
+            project_id = projects.find_project(session, project)
         defaults = None if model is None else msgspec.json.encode({"model": model})
         question = Question(project_id, endpoint, defaults, _PATIENCE_SECONDS)
         told = estimator.sent(_pieces(file), question)

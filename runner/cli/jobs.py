@@ -27,14 +27,14 @@ from runner.domain.budgets import read_amount
 from runner.domain.ids import JobId, ProjectId
 from runner.domain.lines import ENDPOINTS
 from runner.runtime import Runtime
-from runner.services import contents, files, jobs, keys, pausing, reports
+from runner.services import contents, files, jobs, pausing, projects, reports
 from runner.services.job_records import JobRecord
 from runner.services.jobs import NewJob
 from runner.services.keys import Caller
 
 app = typer.Typer(help="Jobs: one submitted file and its life.", no_args_is_help=True)
 
-Project = Annotated[str, typer.Option(help="The project that owns the job; made if new.")]
+Project = Annotated[str, typer.Option(help="The project that owns the job.")]
 _READ_BYTES = 1024**2
 
 
@@ -232,7 +232,7 @@ def results(
 
 def caller_of(runtime: Runtime, project: str) -> Caller:
     with runtime.transaction() as session:
-        return Caller(keys.ensure_project(session, project))
+        return Caller(projects.find_project(session, project))
 
 
 def _look(runtime: Runtime, project_id: ProjectId, job_id: JobId) -> JobRecord:

@@ -7,7 +7,7 @@ import typer
 from runner.cli.console import AsJson, DataDir, age, installation, print_json, print_table
 from runner.domain import ids
 from runner.domain.errors import NotFound
-from runner.services import keys
+from runner.services import keys, projects
 from runner.services.keys import KeyRecord
 
 app = typer.Typer(help="API keys of projects.", no_args_is_help=True)
@@ -22,7 +22,10 @@ def create(
 ) -> None:
     """Make a key and show it, this once."""
     with installation(data_dir) as runtime, runtime.transaction() as session:
+        is_new = all(one.name != project for one in projects.list_projects(session))
         record, secret = keys.create_key(session, project, name)
+    if is_new:
+        typer.echo(f"The project {project!r} is new with this key.", err=True)
     if as_json:
         print_json({"key": secret, **_shown(record)})
     else:

@@ -55,6 +55,22 @@ def progressed(given: Estimate, done: Done, price: Price, speed: Speed | None) -
     )
 
 
+def part_of(given: Estimate, lines: int) -> Volume:
+    """What some of the lines of an estimate amount to, by their number."""
+
+    def part(whole: int) -> int:
+        return -(-whole * lines // max(1, given.lines))
+
+    return Volume(
+        lines=lines,
+        input_tokens=part(given.input_tokens),
+        input_most=part(given.input_most),
+        cached_tokens=part(given.cached_tokens),
+        bounded_lines=lines,
+        bounded_output=part(given.output_most),
+    )
+
+
 def _rest(given: Estimate, done: Done) -> Volume:
     """The lines that are left: their part of everything, by their number."""
     lines = max(1, given.lines)

@@ -22,7 +22,7 @@ from runner.offline.model import name_of, open_model
 from runner.offline.output import write_lines, write_table
 from runner.offline.place import NO_BROKER, Order, Place, sha256_of
 from runner.offline.requests import PromptOptions, Requests, Rows, open_requests
-from runner.services import contents, files, jobs, keys, workers
+from runner.services import contents, files, jobs, projects, workers
 from runner.services.job_accounts import LaneUse, lane_uses
 from runner.services.job_records import JobRecord
 from runner.services.keys import Caller
@@ -141,7 +141,7 @@ def _begin(
 ) -> JobRecord:
     """The job of this place; made with its file and model if the run is new."""
     with sessions.begin() as session:
-        caller = Caller(keys.ensure_project(session, _PROJECT))
+        caller = Caller(projects.ensure_project(session, _PROJECT))
         # We are alone here, so whoever is on record as living was killed with an earlier run.
         workers.bury_silent(session, 0.0)
         known = jobs.list_jobs(session, caller.project_id, None, 1).items

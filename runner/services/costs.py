@@ -36,6 +36,14 @@ class Scope:
     schedule: str | None = None
     job: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.first is not None and self.last is not None and self.first > self.last:
+            raise InvalidRequest(
+                f"The first day, {self.first}, is after the last, {self.last}.",
+                code="invalid_value",
+                param="from",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:

@@ -282,7 +282,6 @@ class _Ingest:
         if price is not None:
             job = self._session.get_one(Job, self._job.id)
             begin_estimate(self._session, job, price.id, intake.sketch, len(shards))
-            ring(self._session, Bell.COUNT, job.id)
         ring(self._session, Bell.WAKE)
 
     def _fail(self) -> None:

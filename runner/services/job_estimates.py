@@ -1,4 +1,7 @@
-"""The estimate of each job: given when its file was read, exact once counted, proved at the end."""
+"""The estimate of each job: given when its file was read, exact once counted, proved at the end.
+
+A retry's is a part of its parent's until its own lines are counted.
+"""
 
 from dataclasses import replace
 from uuid import UUID
@@ -7,11 +10,12 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from runner.db.copy import copy_rows
-from runner.db.models import Job, JobEstimate, Model, Price, Usage
+from runner.db.models import Job, JobEstimate, Model, Price, Usage, WorkItem
 from runner.domain.estimate import Estimate, Volume, estimate
 from runner.domain.outlines import Sketch
-from runner.domain.progress import Done, progressed
+from runner.domain.progress import Done, part_of, progressed
 from runner.domain.states import JobState
+from runner.doorbell import Bell, ring
 from runner.services.estimate_records import Actual, kept, read_estimate
 from runner.services.job_records import Totals, running_totals
 from runner.services.models import price_of
@@ -25,19 +29,26 @@ _RENEWED_AT_ONCE = 200
 
 def begin_estimate(session: Session, job: Job, price_id: UUID, sketch: Sketch, shards: int) -> None:
     """Give a job that was just read its first estimate, and have its shards counted."""
-    copy_rows(session, "shard_counts", COUNT_COLUMNS, ((job.id, no) for no in range(shards)))
     model = session.get_one(Model, job.model_id)
     volume = sketch.volume(model.context_length, bytes_per_token(session, job.project_id, model.id))
-    price = session.get_one(Price, price_id)
-    session.add(
-        JobEstimate(
-            job_id=job.id,
-            price_id=price_id,
-            prompt_bytes=sketch.prompt_bytes,
-            given=kept(_given(session, job, price, volume)),
-        )
-    )
-    session.flush()
+    _begin(session, job, price_id, volume, sketch.prompt_bytes)
+    _have_counted(session, job, shards)
+
+
+def begin_retry_estimate(
+    session: Session, child: Job, price_id: UUID, lines: int, shards: int
+) -> None:
+    """Give a retry its first estimate, its lines' part of the parent's, and have it counted."""
+    parent = session.get(JobEstimate, child.parent_id)
+    if parent is None:  # it was a job of an older version: what its lines ask for is not known
+        size = select(func.sum(WorkItem.byte_length)).where(WorkItem.job_id == child.id)
+        most = Sketch(lines, int(session.scalar(size) or 0), 0, 0, lines, lines)
+        begin_estimate(session, child, price_id, most, shards)
+        return
+    given = read_estimate(parent.given)
+    prompt_bytes = -(-parent.prompt_bytes * lines // max(1, given.lines))
+    _begin(session, child, price_id, part_of(given, lines), prompt_bytes)
+    _have_counted(session, child, shards)
 
 
 def finish_count(session: Session, job_id: UUID) -> bool:
@@ -142,6 +153,24 @@ def uncounted_jobs(session: Session) -> list[UUID]:
         .where(JobEstimate.counted_at.is_(None), Job.state == JobState.IN_PROGRESS)
     )
     return list(session.scalars(query))
+
+
+def _begin(session: Session, job: Job, price_id: UUID, volume: Volume, prompt_bytes: int) -> None:
+    price = session.get_one(Price, price_id)
+    session.add(
+        JobEstimate(
+            job_id=job.id,
+            price_id=price_id,
+            prompt_bytes=prompt_bytes,
+            given=kept(_given(session, job, price, volume)),
+        )
+    )
+    session.flush()
+
+
+def _have_counted(session: Session, job: Job, shards: int) -> None:
+    copy_rows(session, "shard_counts", COUNT_COLUMNS, ((job.id, no) for no in range(shards)))
+    ring(session, Bell.COUNT, job.id)
 
 
 def _given(session: Session, job: Job, price: Price, volume: Volume) -> Estimate:

@@ -1,4 +1,4 @@
-"""Projects and their API keys. A key's secret is shown once and kept only as a hash."""
+"""API keys of projects. A key's secret is shown once and kept only as a hash."""
 
 import hashlib
 import secrets
@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import func, select, update
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from runner.db.models import ApiKey, Project, WebSession
-from runner.domain.errors import InvalidRequest, NotFound, Unauthenticated
-from runner.domain.ids import ApiKeyId, ProjectId, new_uuid
+from runner.domain.errors import NotFound, Unauthenticated
+from runner.domain.ids import ApiKeyId, ProjectId
 from runner.services.audit import record
+from runner.services.projects import ensure_project
 
 SECRET_PREFIX = "tm-"
 _SECRET_BYTES = 32
@@ -41,26 +41,6 @@ class KeyRecord:
     expires_at: datetime | None
     last_used_at: datetime | None
     revoked_at: datetime | None
-
-
-def ensure_project(session: Session, name: str) -> ProjectId:
-    """The project of that name, made if there is none."""
-    if not 1 <= len(name) <= 100 or not name.isprintable():
-        raise InvalidRequest("A project's name has 1 to 100 printable characters.", param="name")
-    session.execute(insert(Project).values(id=new_uuid(), name=name).on_conflict_do_nothing())
-    return ProjectId(session.scalars(select(Project.id).where(Project.name == name)).one())
-
-
-def find_project(session: Session, name: str) -> ProjectId:
-    """The project of that name.
-
-    Raises:
-        NotFound: there is none.
-    """
-    found = session.scalar(select(Project.id).where(Project.name == name))
-    if found is None:
-        raise NotFound(f"There is no project {name[:100]!r}; see: tokenmill keys ls.")
-    return ProjectId(found)
 
 
 def create_key(session: Session, project: str, name: str = "default") -> tuple[KeyRecord, str]:

@@ -23,6 +23,7 @@ from runner.doorbell import Bell, ring
 from runner.services import files
 from runner.services.audit import record
 from runner.services.contents import ERROR, OUTPUT, NumberedLine, read_numbered
+from runner.services.job_estimates import begin_retry_estimate
 from runner.services.job_records import JobRecord
 from runner.services.jobs import deadline, get_job
 from runner.services.keys import Caller
@@ -188,6 +189,7 @@ def _take_lines(
     ]
     if rows:
         session.execute(insert(Shard), rows)
+        begin_retry_estimate(session, child, price.id, len(ordered), len(rows))
     return len(ordered)
 
 

@@ -11,7 +11,10 @@ from runner.db.models import File, Job
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JobId
 from runner.domain.states import JobState
+from runner.doorbell import Bell
+from runner.inference import open_counter
 from runner.services import retries
+from runner.services.counting import run_count
 from runner.services.job_records import JobRecord
 from runner.services.reconcile import expire_overdue_jobs
 from runner.services.retries import RetryLines, family_of, read_merged
@@ -138,6 +141,25 @@ def test_a_job_of_another_project_or_without_its_file_is_not_retried(workshop: W
     workshop.execute(update(File).values(deleted_at=func.now()))
     with pytest.raises(InvalidRequest, match="deleted or has expired"):
         retry(workshop, parent)
+
+
+def test_a_retry_is_estimated_like_other_jobs(workshop: Workshop) -> None:
+    parent = half_run(workshop)
+    child = retry(workshop, parent)
+    assert (Bell.COUNT, child.id) in [(each.bell, each.job_id) for each in workshop.rings]
+    guess = workshop.job(child.id).estimate
+    whole = workshop.job(parent).estimate
+    assert guess is not None
+    assert whole is not None
+    assert (guess.given.lines, guess.is_counted) == (4, False)
+    assert 0 < guess.given.input_tokens < whole.given.input_tokens
+    run_count(workshop.sessions, workshop.settings, open_counter, child.id)
+    workshop.drain()
+    told = workshop.job(child.id).estimate
+    assert told is not None
+    assert told.actual is not None
+    assert (told.is_counted, told.given.lines, told.refused) == (True, 3, 1)
+    assert told.given.input_tokens == told.actual.input_tokens
 
 
 def test_prefix_neighbours_stay_neighbours(make_workshop: MakeWorkshop) -> None:

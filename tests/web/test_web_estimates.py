@@ -13,7 +13,7 @@ from runner.db.models import File, Job, JobEstimate
 from runner.runtime import Runtime
 from runner.services.counting import run_count
 from runner.services.file_estimates import FileEstimator, Question
-from runner.services.keys import ensure_project
+from runner.services.projects import ensure_project
 
 LINES = "application/x-ndjson"
 

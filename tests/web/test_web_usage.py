@@ -94,6 +94,7 @@ def test_another_project_has_spent_nothing(other: FlaskClient, batch: dict[str, 
         ("group_by=day,day", "group_by"),
         ("from=yesterday", "from"),
         ("to=2026-13-01", "to"),
+        ("from=2026-11-02&to=2026-11-01", "from"),
         ("format=xlsx", "format"),
     ],
 )
@@ -129,6 +130,7 @@ def test_the_command_line_tells_the_same(
     assert run_cli(runtime, "--format", "focus").startswith("BilledCost,")
     run_cli(runtime, "--by", "colour", code=2)
     run_cli(runtime, "--project", "nobody", code=2)
+    run_cli(runtime, "--from", "2026-11-02", "--to", "2026-11-01", code=2)
     (worker,) = json.loads(run_cli(runtime, "workers", "--json"))
     assert worker["shared_us"] > 0
     assert "ended" in run_cli(runtime, "workers")
