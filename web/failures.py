@@ -13,6 +13,7 @@ from werkzeug.exceptions import HTTPException
 
 from runner.domain.errors import (
     Forbidden,
+    Gone,
     InvalidRequest,
     NotFound,
     RunnerError,
@@ -33,6 +34,7 @@ _STATUSES: dict[type[RunnerError], int] = {
     Unauthenticated: 401,
     Forbidden: 403,
     NotFound: 404,
+    Gone: 410,
     TooLarge: 413,
     Unavailable: 503,
     StorageFull: 507,

@@ -41,6 +41,12 @@ class NotFound(RunnerError):
     code = "not_found"
 
 
+class Gone(RunnerError):
+    """There was such a thing in the caller's project; its bytes are there no more."""
+
+    code = "gone"
+
+
 class Unauthenticated(RunnerError):
     """No key, or a key that is unknown, expired or revoked."""
 

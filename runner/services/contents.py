@@ -17,8 +17,10 @@ from sqlalchemy.orm import Session
 from runner.db.models import FileIndex, Job, Result, WorkItem
 from runner.db.session import SessionFactory
 from runner.domain.answers import unfinished_line
+from runner.domain.errors import Gone
 from runner.domain.ids import item_id
 from runner.services.files import FileRecord, read_file
+from runner.services.gone_lines import require_view
 
 OUTPUT, ERROR = "output", "error"
 INDEX_LINES = 1024  # lines of the input per entry of the byte index
@@ -44,9 +46,13 @@ def open_content(
 def read_view(
     sessions: SessionFactory, job_id: UUID, view: str, after: int = -1
 ) -> Iterator[bytes]:
-    """The lines of a job's output or errors so far, each with its newline, in line order."""
-    for _, line in read_numbered(sessions, job_id, view, after):
-        yield line
+    """The lines of a job's output or errors so far, each with its newline, in line order.
+
+    Raises:
+        Gone: the view's file was deleted or has expired; told before the first line is read.
+    """
+    numbered = read_numbered(sessions, job_id, view, after)
+    return (line for _, line in numbered)
 
 
 def read_numbered(
@@ -54,11 +60,12 @@ def read_numbered(
 ) -> Iterator[NumberedLine]:
     """The same with the number of each line."""
     with sessions() as session:
+        require_view(session, job_id, view)
         code = _UNFINISHED_CODES.get(session.get_one(Job, job_id).state)
-    lines: Iterable[NumberedLine] = _stored(sessions, job_id, view, after)
+    lines = _stored(sessions, job_id, view, after)
     if view == ERROR and code is not None:
-        lines = merge(lines, _unfinished(sessions, job_id, code, after), key=itemgetter(0))
-    yield from lines
+        return merge(lines, _unfinished(sessions, job_id, code, after), key=itemgetter(0))
+    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,10 @@ def _stored(
         )
         with sessions() as session:
             rows = session.execute(query).all()
-        yield from ((row.idx, bytes(row.line)) for row in rows)
+        for row in rows:
+            if row.line is None:
+                raise Gone("The file was deleted or has expired while it was read.")
+            yield row.idx, bytes(row.line)
         if len(rows) < _PAGE_LINES:
             return
         after = rows[-1].idx

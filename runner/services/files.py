@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import func, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -14,10 +14,10 @@ from runner.db.models import File, FileChunk, Job
 from runner.db.session import SessionFactory
 from runner.domain.errors import InvalidRequest, NotFound, TooLarge
 from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
-from runner.domain.states import LIVE_JOB_STATES
 from runner.domain.tags import check_tags
 from runner.failpoints import FailPoint, hit
 from runner.services.audit import record
+from runner.services.file_life import is_visible, why_gone
 from runner.services.pages import Page, cut
 from runner.services.repeats import key_reused
 
@@ -148,16 +148,19 @@ def get_file(session: Session, project_id: ProjectId, file_id: UUID) -> FileReco
 
 def visible_file(session: Session, project_id: ProjectId, file_id: UUID) -> File:
     """The row of a file of the project that is neither deleted nor expired."""
-    query = select(File).where(File.id == file_id, File.project_id == project_id, _is_visible())
-    row = session.scalars(query).one_or_none()
-    if row is None:
+    query = select(File, is_visible()).where(File.id == file_id, File.project_id == project_id)
+    found = session.execute(query).one_or_none()
+    if found is None:
         raise NotFound("No such File object in this project.", param="id")
+    row, is_here = found
+    if not is_here:
+        raise NotFound(why_gone(row), param="id")
     return row
 
 
 def list_files(session: Session, project_id: ProjectId, wanted: FileFilter) -> Page[FileRecord]:
     """A page of the project's files, newest first unless ``ascending``."""
-    query = select(File).where(File.project_id == project_id, _is_visible())
+    query = select(File).where(File.project_id == project_id, is_visible())
     if wanted.purpose is not None:
         query = query.where(File.purpose == wanted.purpose)
     if wanted.tag is not None:
@@ -247,25 +250,6 @@ def read_file(
         chunk_no += 1
 
 
-def purge_deleted(session: Session, limit: int = 20) -> int:
-    """Drop the chunks of inputs that were deleted or have expired and that no live job reads."""
-    live = select(Job.input_file_id).where(Job.state.in_(LIVE_JOB_STATES))
-    gone = (
-        select(File.id)
-        .where(
-            File.purpose == INPUT_PURPOSE,
-            or_(File.deleted_at.is_not(None), File.expires_at <= func.now()),
-            File.id.not_in(live),
-            select(FileChunk.chunk_no).where(FileChunk.file_id == File.id).exists(),
-        )
-        .limit(limit)
-    )
-    ids = session.scalars(gone).all()
-    if ids:
-        session.execute(delete(FileChunk).where(FileChunk.file_id.in_(ids)))
-    return len(ids)
-
-
 def check_expiry_seconds(seconds: int | None, param: str) -> None:
     """The contract's bounds of a file's life: one hour to thirty days."""
     if seconds is not None and not SHORTEST_LIFE <= seconds <= LONGEST_LIFE:
@@ -289,12 +273,6 @@ def record_of(row: File) -> FileRecord:
         created_at=row.created_at,
         expires_at=row.expires_at,
         tags=tuple(row.tags),
-    )
-
-
-def _is_visible() -> ColumnElement[bool]:
-    return and_(
-        File.deleted_at.is_(None), or_(File.expires_at.is_(None), File.expires_at > func.now())
     )
 
 

@@ -1,7 +1,7 @@
 """What may be shown of a job: its row, its counts as sums over shards, its faults."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId
 from runner.domain.intake import LineFault
 from runner.domain.states import PAUSABLE_JOB_STATES, JobState, PauseReason
 from runner.services.estimate_records import EstimateRecord, estimate_records
+from runner.services.gone_lines import gone_views
 from runner.services.waiting import WAITING, Wait, waits_of
 
 ERRORS_SHOWN = 100
@@ -77,7 +78,10 @@ class JobRecord:
     expired_at: datetime | None
     cancelling_at: datetime | None
     cancelled_at: datetime | None
+    output_expires_seconds: int | None = None
     estimate: EstimateRecord | None = None
+    gone: dict[str, str] = field(default_factory=dict)
+    """Why a view's lines are there no more, by view."""
 
     @property
     def is_pausable(self) -> bool:
@@ -99,6 +103,7 @@ def as_created(job: JobRecord) -> JobRecord:
         output_file_id=None,
         error_file_id=None,
         estimate=None,
+        gone={},
         phase=phase,
         phase_reason=reason,
         pause_reason=None,
@@ -120,6 +125,7 @@ def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
     faults = _faults(session, [job.id for job in jobs if job.error_count])
     estimates = estimate_records(session, [job.id for job in jobs])
     waits = waits_of(session, jobs)
+    gone = gone_views(session, [job.id for job in jobs if job.output_lines is not None])
     return [
         replace(
             _record_of(
@@ -130,6 +136,7 @@ def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
                 waits.get(job.id),
             ),
             estimate=estimates.get(job.id),
+            gone=gone.get(job.id, {}),
         )
         for job in jobs
     ]
@@ -262,4 +269,5 @@ def _record_of(
         expired_at=job.expired_at,
         cancelling_at=job.cancelling_at,
         cancelled_at=job.cancelled_at,
+        output_expires_seconds=job.output_expires_seconds,
     )

@@ -60,6 +60,8 @@ def first_errors(sessions: SessionFactory, job: JobRecord, limit: int) -> ErrorL
         faults = job.faults[:limit]
         shown = [LineError(fault.line, None, fault.code, fault.message) for fault in faults]
         return ErrorList(tuple(shown), job.fault_count)
+    if ERROR in job.gone:
+        return ErrorList((), job.totals.failed)
     lines = islice(read_view(sessions, job.id, ERROR), limit)
     return ErrorList(tuple(_read(line) for line in lines), job.totals.failed)
 

@@ -27,11 +27,11 @@ from runner.services.budget_alerts import tell_of_spending
 from runner.services.budgets import resume_within_budgets
 from runner.services.closing import close_if_drained
 from runner.services.deliveries import ring_for_events
-from runner.services.files import purge_deleted
 from runner.services.job_estimates import renew_estimates, uncounted_jobs
 from runner.services.jobs import drop_open_shards
 from runner.services.pausing import PAUSED_AT_MOST
 from runner.services.profiles import purge_profiles
+from runner.services.purging import purge_gone
 from runner.services.recovery import requeue_expired_leases
 from runner.services.repeats import release_keys
 from runner.services.rollup import differences, rebuild, roll_up_live
@@ -77,7 +77,7 @@ class Contact:
 
 
 def reconcile(sessions: SessionFactory, settings: Settings, contact: Contact | None = None) -> None:
-    """One tick: free lapsed leases, end overdue jobs, close drained ones, plan runs, ring.
+    """One tick: free lapsed leases, end overdue jobs, close drained ones, plan runs, ring, purge.
 
     Without ``contact``, workers that seem silent are believed to be.
     """
@@ -117,17 +117,16 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
     yield roll_up_live
     yield renew_estimates
     yield raise_alerts
+    yield purge_gone
 
 
 def keep_house(sessions: SessionFactory) -> None:
-    """The slow chores: partitions of coming weeks, bytes of deleted files and late uploads, traces
-    that nobody fetched, old idempotency keys, faded shares and events."""
+    """The slow chores: partitions of coming weeks, late uploads, traces that nobody fetched, old
+    idempotency keys, faded shares and events."""
     with sessions.begin() as session:
         made = ensure_partitions(session.connection(), datetime.now(UTC))
         if made:
             logger.info("Made %d partitions.", made, extra={"action": "partitions_made"})
-    with sessions.begin() as session:
-        purge_deleted(session)
     hit(FailPoint.HOUSE_BETWEEN_CHORES)
     with sessions.begin() as session:
         purge_uploads(session)

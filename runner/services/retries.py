@@ -5,7 +5,7 @@ its lines. Its usage is its own: a line is billed to the job that answered it.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from heapq import merge
 from itertools import groupby
@@ -28,6 +28,8 @@ from runner.services.job_records import JobRecord
 from runner.services.jobs import deadline, get_job
 from runner.services.keys import Caller
 from runner.services.models import price_at
+
+RankedLine = tuple[int, bool, int, bytes]  # its number, whether it is an answer, its job's place
 
 
 class RetryLines(StrEnum):
@@ -86,24 +88,31 @@ def read_merged(sessions: SessionFactory, job_id: UUID, view: str) -> Iterator[b
     """The output or errors of a job and its retries as one, in line order, so far.
 
     A line has the latest answer that any of them got; without one, its latest error.
+
+    Raises:
+        Gone: lines that are needed for that are there no more.
     """
     with sessions() as session:
         family = family_of(session, job_id)
-    streams = [
-        _ranked(sessions, member, kind, rank)
-        for rank, member in enumerate(family)
-        for kind in (ERROR, OUTPUT)
-    ]
+    kinds = (OUTPUT,) if view == OUTPUT else (ERROR, OUTPUT)
+    return _best_of(
+        [
+            _ranked(read_numbered(sessions, member, kind), kind, rank)
+            for rank, member in enumerate(family)
+            for kind in kinds
+        ],
+        view,
+    )
+
+
+def _best_of(streams: list[Iterator[RankedLine]], view: str) -> Iterator[bytes]:
     for _, same in groupby(merge(*streams, key=lambda each: each[0]), key=lambda each: each[0]):
         _, succeeded, _, line = max(same, key=lambda each: each[1:3])
         if succeeded == (view == OUTPUT):
             yield line
 
 
-def _ranked(
-    sessions: SessionFactory, job_id: UUID, view: str, rank: int
-) -> Iterator[tuple[int, bool, int, bytes]]:
-    lines: Iterator[NumberedLine] = read_numbered(sessions, job_id, view)
+def _ranked(lines: Iterable[NumberedLine], view: str, rank: int) -> Iterator[RankedLine]:
     for idx, line in lines:
         yield idx, view == OUTPUT, rank, line
 

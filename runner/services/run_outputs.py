@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from runner.config import Settings
 from runner.db.models import Job, Schedule, ScheduleRun
 from runner.db.session import SessionFactory
-from runner.domain.errors import InvalidRequest, RunnerError
+from runner.domain.errors import Gone, InvalidRequest, RunnerError
 from runner.domain.states import TERMINAL_JOB_STATES, JobState
 from runner.failpoints import FailPoint, hit
 from runner.services import contents
@@ -100,7 +100,7 @@ def _note(sessions: SessionFactory, run_id: UUID, error: RunnerError) -> None:
         if run is None:
             return
         run.output_problem = error.message
-        if run.tries + 1 >= _TRIES or isinstance(error, InvalidRequest):
+        if run.tries + 1 >= _TRIES or isinstance(error, InvalidRequest | Gone):
             run.output_state = "failed"
         for name, value in postpone(run.tries).items():
             setattr(run, name, value)

@@ -12,7 +12,6 @@ from runner.domain.errors import InvalidRequest, NotFound, TooLarge
 from runner.domain.ids import FileId
 from runner.services import files
 from runner.services.files import FileFilter, Upload
-from runner.services.reconcile import keep_house
 
 
 def delete(workshop: Workshop, file_id: FileId) -> None:
@@ -140,11 +139,11 @@ def test_the_input_of_a_live_job_stays_readable_and_is_purged_afterwards(
     kept = workshop.make_file(b"x")
     delete(workshop, file_id)
     workshop.execute(update(File).where(File.id == unused).values(expires_at=func.now()))
-    keep_house(workshop.sessions)
+    workshop.tick()
     assert (workshop.chunks(file_id), workshop.chunks(unused), workshop.chunks(kept)) == (1, 0, 1)
     workshop.drain()
     assert workshop.job(job_id).totals.succeeded == 9
-    keep_house(workshop.sessions)
+    workshop.tick()
     assert workshop.chunks(file_id) == 0
     assert workshop.content(workshop.job(job_id).output_file_id).count(b"\n") == 9
     assert len(workshop.usage(job_id)) == 9

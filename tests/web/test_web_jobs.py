@@ -252,6 +252,29 @@ def test_an_output_cannot_be_an_input(api: FlaskClient, ended: str) -> None:
     assert answer.get_json()["error"]["param"] == "input_file_id"
 
 
+def test_an_output_that_has_expired_is_gone_and_its_figures_stay(
+    api: FlaskClient, visitor: Visitor, runtime: Runtime, ended: str
+) -> None:
+    file_id = api.get(f"/v1/batches/{ended}").get_json()["output_file_id"]
+    with runtime.transaction() as session:
+        session.execute(update(File).where(File.view == "output").values(expires_at=func.now()))
+    for path in (f"/v1/files/{file_id}", f"/v1/files/{file_id}/content"):
+        answer = api.get(path)
+        assert answer.status_code == 404
+        assert answer.get_json()["error"]["message"].startswith("The output file expired on 20")
+    for path in (f"/api/jobs/{ended}/output", f"/api/jobs/{ended}/merged/output"):
+        answer = api.get(path)
+        assert (answer.status_code, answer.get_json()["code"]) == (410, "gone")
+        assert answer.get_json()["detail"].startswith("The output file expired on 20")
+    assert api.get(f"/api/jobs/{ended}/errors").status_code == 200
+    batch = api.get(f"/v1/batches/{ended}").get_json()
+    assert (batch["output_file_id"], batch["request_counts"]["completed"]) == (file_id, 2996)
+    page = visitor.get(f"/jobs/{ended}").text
+    assert "The output file expired on 20" in page
+    assert "Save output" not in page
+    assert "Save errors" in page
+
+
 def test_errors_of_our_own_api_are_problems(api: FlaskClient) -> None:
     answer = api.get("/api/jobs/nonsense/report")
     assert answer.status_code == 404

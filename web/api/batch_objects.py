@@ -43,6 +43,13 @@ class BatchTimes(TypedDict):
     cancelled_at: UnixSeconds | None
 
 
+class OutputExpiryObject(TypedDict):
+    """How long the files of a batch live after they were made."""
+
+    anchor: Literal["created_at"]
+    seconds: Count
+
+
 class BatchObject(Identified, BatchTimes):
     """A batch. From ``parent_id`` on, the fields are Tokenmill's own."""
 
@@ -59,6 +66,7 @@ class BatchObject(Identified, BatchTimes):
     usage: UsageObject
     metadata: dict[str, str] | None
     parent_id: BatchIdText | None
+    output_expires_after: OutputExpiryObject | None
     priority: int
     tags: list[str]
     p99_ms: Annotated[int, Meta(ge=1)] | None

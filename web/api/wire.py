@@ -116,6 +116,9 @@ def batch_object(job: JobRecord) -> BatchObject:
         "usage": usage_object(job.totals),
         "metadata": job.metadata,
         "parent_id": None if job.parent_id is None else encode(JOB_PREFIX, job.parent_id),
+        "output_expires_after": None
+        if job.output_expires_seconds is None
+        else {"anchor": "created_at", "seconds": job.output_expires_seconds},
         "priority": job.priority,
         "tags": list(job.tags),
         "p99_ms": job.p99_bound_ms,

@@ -7,6 +7,7 @@ REQUEST_CODES = {
     "checksum_mismatch": "The bytes that arrived are not those whose checksum was given.",
     "file_too_large": "The file is larger than this installation takes.",
     "forbidden": "The caller is known, and may not do this.",
+    "gone": "The file was deleted or has expired, so its lines are there no more.",
     "idempotency_key_reused": "The Idempotency-Key was used with another body.",
     "integer_above_max_value": "A number is above its maximum.",
     "integer_below_min_value": "A number is below its minimum.",

@@ -113,11 +113,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         report_objects.LineUsageList, parameters=(AFTER_INDEX, UP_TO_1000)
     ),
     ("POST", "/api/jobs/<job_id>/retry"): Operation(batch_objects.BatchObject, RetryJob),
-    ("GET", "/api/jobs/<job_id>/merged/output"): Operation(LINES),
-    ("GET", "/api/jobs/<job_id>/merged/errors"): Operation(LINES),
+    ("GET", "/api/jobs/<job_id>/merged/output"): Operation(LINES, statuses=(410,)),
+    ("GET", "/api/jobs/<job_id>/merged/errors"): Operation(LINES, statuses=(410,)),
     ("GET", "/api/jobs/<job_id>/report"): Operation(report_objects.ReportObject),
-    ("GET", "/api/jobs/<job_id>/output"): Operation(LINES),
-    ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES),
+    ("GET", "/api/jobs/<job_id>/output"): Operation(LINES, statuses=(410,)),
+    ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES, statuses=(410,)),
     ("POST", "/api/jobs/<job_id>/pause"): Operation(batch_objects.BatchObject),
     ("POST", "/api/estimate"): Operation(
         estimate_objects.EstimateAnswer, EstimateFile, (ESTIMATE_ENDPOINT,), statuses=(404, 413)

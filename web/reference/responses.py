@@ -23,6 +23,7 @@ _SENTENCES = {
     401: "No key, or one that is unknown, expired or revoked.",
     403: "The caller may not do this.",
     404: "There is no such thing in the caller's project.",
+    410: "The lines are there no more; the error tells since when, and why.",
     413: "More bytes than are accepted.",
     415: "The body is compressed.",
     416: "The range lies outside the file.",

@@ -29,6 +29,7 @@ class File(Base):
         CheckConstraint("bytes >= 0", name="bytes_not_negative"),
         Index("ix_files_project_id_id", "project_id", "id"),
         Index("uq_files_job_id_view", "job_id", "view", unique=True),
+        Index("ix_files_unpurged", "expires_at", postgresql_where=text("purged_at IS NULL")),
         Index(
             "uq_files_idempotency",
             "project_id",
@@ -51,6 +52,7 @@ class File(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
+    purged_at: Mapped[datetime | None]  # its bytes are gone, too
 
 
 class FileChunk(Base):

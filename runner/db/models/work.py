@@ -110,7 +110,7 @@ class Result(Base):
     idx: Mapped[int] = mapped_column(primary_key=True)
     failed: Mapped[bool]
     epoch: Mapped[int]  # of the lease that was live at the commit; 0 for a line refused at ingest
-    line: Mapped[bytes]
+    line: Mapped[bytes | None]  # None once its file was deleted or has expired
 
 
 class Usage(Base):
