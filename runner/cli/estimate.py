@@ -60,7 +60,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 def _show(told: FileEstimate) -> None:
     expected = told.estimate
     how = "exact" if expected.is_exact else "by bytes"
-    typer.echo(f"{expected.lines:,} lines for {told.model} at {told.endpoint}")
+    typer.echo(f"{expected.lines:,} lines for {' and '.join(told.models)} at {told.endpoint}")
     typer.echo(
         f"{expected.input_tokens:,} input tokens ({how}), {expected.cached_tokens:,} of them in "
         f"shared prefixes; the longest prompt has {expected.longest:,}."

@@ -274,6 +274,7 @@ def _shown(job: JobRecord) -> dict[str, object]:
     """A job as printed by --json: wire ids, exact money."""
     return {
         **plain(job),
+        "model": job.model,
         "id": ids.encode(ids.JOB_PREFIX, job.id),
         "project_id": ids.encode(ids.PROJECT_PREFIX, job.project_id),
         "defaults": None if job.defaults is None else msgspec.json.decode(job.defaults),

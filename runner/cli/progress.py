@@ -6,7 +6,8 @@ from collections.abc import Callable
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from runner.cli.console import money, progress_console
-from runner.services.job_records import JobRecord, Totals
+from runner.services.job_records import JobRecord
+from runner.services.job_totals import Totals
 
 _POLL_SECONDS = 0.5
 _PLAIN_SECONDS = 10.0

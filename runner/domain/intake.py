@@ -1,13 +1,13 @@
 """What one pass over a job's file gathers: accepted lines, faults, duplicates, and the order.
 
-It holds 28 bytes a line (custom id hash, prefix keys, two numbers) and at most 1,000 faults, so a
+It holds 32 bytes a line (custom id hash, prefix keys, three numbers) and at most 1,000 faults, so a
 file of any size fits. Where the lines come from and go to is not its business.
 """
 
 import hashlib
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Accepted:
     custom_id: str
     offset: int
     length: int
+    model_id: ModelId
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,30 @@ class Refused:
     idx: int
     custom_id: str | None
     fault: LineFault
+
+
+@dataclass(slots=True)
+class ModelLines:
+    """The accepted lines that name one model; ``places`` are theirs among all accepted ones."""
+
+    sketch: Sketch = field(default_factory=Sketch)
+    keys: PrefixKeys = field(default_factory=PrefixKeys)
+    places: "array[int]" = field(default_factory=lambda: array("I"))
+
+    def add(self, place: int, line: ParsedLine) -> None:
+        """Note the next of them."""
+        self.places.append(place)
+        self.keys.add(line.prompt)
+        self.sketch.add(line.outline)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """A shard as it will be written: lines of one model, by their ``idx``, in prefix order."""
+
+    shard_no: int
+    model_id: ModelId
+    idx: list[int]
 
 
 class Intake:
@@ -63,15 +88,12 @@ class Intake:
         self.faults: list[LineFault] = []
         self.fault_count = 0
         self.total = 0
-        self.model_id: ModelId | None = None
-        self.sketch = Sketch()
-        self._model_name = ""
+        self.models: dict[ModelId, ModelLines] = {}
         self._endpoint = endpoint
         self._max_line_bytes = max_line_bytes
         self._find_model = find_model
         self._defaults = defaults
         self._models: dict[str, ModelId | None] = {}
-        self._keys = PrefixKeys()
         self._idx = array("i")
         self._line_numbers = array("i")
         self._custom_ids = array("Q")
@@ -85,12 +107,13 @@ class Intake:
         try:
             parsed = parse_line(line.data, self._endpoint, self._max_line_bytes, self._defaults)
             custom_id = parsed.custom_id
-            self._check_model(parsed.model)
+            model_id = self._model_of(parsed.model)
         except LineError as error:
             custom_id = custom_id or error.custom_id
             return Refused(idx, custom_id, self.add_fault(error, line.number))
-        self._note(idx, line.number, parsed)
-        return Accepted(idx, custom_id, line.offset, len(line.data))
+        self.models.setdefault(model_id, ModelLines()).add(len(self._idx), parsed)
+        self._note(idx, line.number, custom_id)
+        return Accepted(idx, custom_id, line.offset, len(line.data), model_id)
 
     def add_fault(self, error: LineError, line: int | None = None) -> LineFault:
         """Count a fault, and keep it while there is room."""
@@ -122,38 +145,31 @@ class Intake:
             yield self._idx[position], self.add_fault(error, self._line_numbers[position])
         self.faults.sort(key=lambda fault: fault.line or 0)
 
-    def shards(self, shard_lines: int) -> Iterator[tuple[int, list[int]]]:
-        """The accepted lines in prefix order, cut into numbered shards."""
-        order = self._keys.order()
-        if self._duplicates:
-            order = order[~np.isin(order, self._duplicates)]
+    def shards(self, shard_lines: int) -> Iterator[PlannedShard]:
+        """The accepted lines, model by model in the order in which the file names them, each
+        model's in prefix order, cut into numbered shards."""
         idx = np.frombuffer(self._idx, dtype=np.int32).astype(np.int64)
-        return shards_of(idx[order], shard_lines)
+        shard_no = 0
+        for model_id, lines in self.models.items():
+            places = np.frombuffer(lines.places, dtype=np.uint32)[lines.keys.order()]
+            if self._duplicates:
+                places = places[~np.isin(places, self._duplicates)]
+            for part in shards_of(idx[places], shard_lines):
+                yield PlannedShard(shard_no, model_id, part)
+                shard_no += 1
 
-    def _check_model(self, name: str) -> None:
-        model_id = self._model_of(name)
+    def _model_of(self, name: str) -> ModelId:
+        model_id = None
+        if len(name) <= _MODEL_NAME_LETTERS and name.isprintable():
+            if name not in self._models:
+                self._models[name] = self._find_model(name)
+            model_id = self._models[name]
         if model_id is None:
             raise LineError("model_not_found", f"There is no model {name[:100]!r}.", "body.model")
-        if self.model_id is None:
-            self.model_id, self._model_name = model_id, name
-        elif model_id != self.model_id:
-            raise LineError(
-                "model_mismatch",
-                f"Earlier lines name the model {self._model_name!r}; a file has one model.",
-                "body.model",
-            )
+        return model_id
 
-    def _model_of(self, name: str) -> ModelId | None:
-        if len(name) > _MODEL_NAME_LETTERS or not name.isprintable():
-            return None
-        if name not in self._models:
-            self._models[name] = self._find_model(name)
-        return self._models[name]
-
-    def _note(self, idx: int, number: int, parsed: ParsedLine) -> None:
-        self._keys.add(parsed.prompt)
-        self.sketch.add(parsed.outline)
+    def _note(self, idx: int, number: int, custom_id: str) -> None:
         self._idx.append(idx)
         self._line_numbers.append(number)
-        digest = hashlib.blake2b(parsed.custom_id.encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(custom_id.encode(), digest_size=8).digest()
         self._custom_ids.append(int.from_bytes(digest))

@@ -50,7 +50,7 @@ def _rank_of_first(column: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
     return first[inverse]
 
 
-def shards_of(idx: npt.NDArray[np.int64], shard_lines: int) -> Iterator[tuple[int, list[int]]]:
-    """Cut line numbers, already in order, into numbered shards of at most ``shard_lines``."""
-    for shard_no, start in enumerate(range(0, len(idx), shard_lines)):
-        yield shard_no, idx[start : start + shard_lines].tolist()
+def shards_of(idx: npt.NDArray[np.int64], shard_lines: int) -> Iterator[list[int]]:
+    """Cut line numbers, already in order, into shards of at most ``shard_lines``."""
+    for start in range(0, len(idx), shard_lines):
+        yield idx[start : start + shard_lines].tolist()

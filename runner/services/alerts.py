@@ -15,10 +15,22 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from runner.db.models import Alert, Job, JobAccount, LatencyDay, Shard, UsageDay, Worker
+from runner.db.models import (
+    Alert,
+    Job,
+    JobAccount,
+    JobModel,
+    LatencyDay,
+    Model,
+    Shard,
+    UsageDay,
+    Worker,
+)
+from runner.domain.ids import ModelId
 from runner.domain.latency import Measure, percentiles_of
 from runner.domain.states import LIVE_WORKER_STATES, PENDING_SHARD_STATES, JobState
 from runner.services.events import announce
+from runner.services.job_models import names
 
 DEADLINE, LATENCY = "deadline", "latency"
 EVENTS = {DEADLINE: "job.deadline_at_risk", LATENCY: "job.latency_above_bound"}
@@ -33,13 +45,21 @@ _UNFINISHED = func.cardinality(Shard.idx) - Shard.succeeded - Shard.failed
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A running job: what is left of it, and how long it may take. Times are in seconds."""
+    """What is left of a running job's lines for a model, and how long it may take, in seconds."""
 
     job_id: UUID
     project_id: UUID
     lines: int
     device_seconds: float | None  # for all its lines; None where nothing like it has run
     seconds_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Who does the work of a model, by its name: so many workers."""
+
+    model: str
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +86,8 @@ def raise_alerts(session: Session) -> int:
     """Look at every running job; returns how many alerts are new."""
     late = [
         _raise(session, need.job_id, need.project_id, DEADLINE, message)
-        for model_id in session.scalars(_models())
-        for need, message in _late(_needs(session, model_id), _num_workers(session, model_id))
+        for model in session.scalars(_models())
+        for need, message in _late(_needs(session, model.id), _serving(session, model))
     ]
     slow = [
         _raise(session, job.id, job.project_id, LATENCY, message)
@@ -95,17 +115,17 @@ def _raise(session: Session, job_id: UUID, project_id: UUID, kind: str, message:
     return is_new
 
 
-def _late(needs: Sequence[Need], workers: int) -> Iterator[tuple[Need, str]]:
+def _late(needs: Sequence[Need], serving: Serving) -> Iterator[tuple[Need, str]]:
     """The jobs of one model, in the order of leasing, that will not be done in time."""
-    ahead = 0.0
+    ahead, workers = 0.0, serving.workers
     for need in needs:
         if workers == 0:
             if need.lines and need.seconds_left < _ALONE_SECONDS:
                 yield (
                     need,
                     (
-                        f"No worker serves its model; {need.lines:,} lines are left, the deadline "
-                        f"is in {_span(need.seconds_left)}."
+                        f"No worker serves {serving.model}; {need.lines:,} lines are left, the "
+                        f"deadline is in {_span(need.seconds_left)}."
                     ),
                 )
             continue
@@ -123,35 +143,44 @@ def _late(needs: Sequence[Need], workers: int) -> Iterator[tuple[Need, str]]:
             )
 
 
-def _models() -> Select[UUID | None]:
-    return select(Job.model_id).where(Job.state == JobState.IN_PROGRESS).distinct()
+def _models() -> Select[Model]:
+    running = select(JobModel.model_id).join(Job, Job.id == JobModel.job_id)
+    return select(Model).where(Model.id.in_(running.where(Job.state == JobState.IN_PROGRESS)))
 
 
-def _num_workers(session: Session, model_id: UUID | None) -> int:
+def _serving(session: Session, model: Model) -> Serving:
     query = select(func.count()).where(
         Worker.kind == "engine",
-        Worker.model_id == model_id,
+        Worker.model_id == model.id,
         Worker.state.in_(LIVE_WORKER_STATES),
     )
-    return session.scalar(query) or 0
+    return Serving(model.name, session.scalar(query) or 0)
 
 
-def _needs(session: Session, model_id: UUID | None) -> list[Need]:
+def _needs(session: Session, model_id: UUID) -> list[Need]:
     """What the running jobs of a model need, in the order in which they are leased."""
     left = (
         select(func.coalesce(func.sum(_UNFINISHED), 0))
-        .where(Shard.job_id == Job.id, Shard.state.in_(PENDING_SHARD_STATES))
+        .where(
+            Shard.job_id == Job.id,
+            Shard.model_id == model_id,
+            Shard.state.in_(PENDING_SHARD_STATES),
+        )
         .scalar_subquery()
     )
     seconds_left = func.extract("epoch", Job.expires_at - func.now())
     query = (
         select(Job.id, Job.project_id, left, seconds_left)
-        .where(Job.state == JobState.IN_PROGRESS, Job.model_id == model_id, Job.paused_at.is_(None))
+        .where(Job.state == JobState.IN_PROGRESS, names(ModelId(model_id)), Job.paused_at.is_(None))
         .order_by(Job.priority.desc(), Job.expires_at, Job.id)
     )
     rows = session.execute(query).all()
-    own = {row.id: _pace(session, UsageDay.job_id == row.id, _ENOUGH_OF_ITS_OWN) for row in rows}
-    usual = _pace(session, UsageDay.model_id == model_id, 1) if None in own.values() else None
+    of_model = UsageDay.model_id == model_id
+    own = {
+        row.id: _pace(session, of_model & (UsageDay.job_id == row.id), _ENOUGH_OF_ITS_OWN)
+        for row in rows
+    }
+    usual = _pace(session, of_model, 1) if None in own.values() else None
     return [_need(row, usual if own[row.id] is None else own[row.id]) for row in rows]
 
 

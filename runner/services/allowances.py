@@ -28,6 +28,7 @@ from runner.services.audit import record
 from runner.services.budget_alerts import USED_UP, tell
 from runner.services.events import announce
 from runner.services.items import read_lines
+from runner.services.job_models import names
 from runner.services.models import price_of
 from runner.services.spending import limits_of_job
 
@@ -59,7 +60,7 @@ def take_turns(session: Session, model_id: ModelId) -> Payers:
         .where(
             Job.state == JobState.IN_PROGRESS,
             Job.paused_at.is_(None),
-            Job.model_id == model_id,
+            names(model_id),
             or_(Job.max_cost_nano.is_not(None), has_budget.exists()),
         )
         .distinct()
@@ -101,8 +102,6 @@ class Allowance:
         self._left = self._limit.left_nano
         self._is_idle = self._limit.reserved_nano == 0
         self._defaults = Defaults(job.defaults)
-        model = session.get_one(Model, job.model_id)
-        self._context = model.context_length
 
     def reserve(self, shards: Sequence[Shard]) -> dict[int, Bounds]:
         """As many of some locked open shards, in order, as the money does for, by number.
@@ -126,11 +125,12 @@ class Allowance:
     def _bounds(self, shard: Shard) -> Bounds:
         """The most that each unfinished line of a shard can be billed."""
         job, price = self._job, price_of(self._session.get_one(Price, shard.price_id))
+        context = self._session.get_one(Model, shard.model_id).context_length
         items = read_lines(self._session, job.id, job.input_file_id, shard.idx)
         bounds = {}
         for item in items:
             line = parse_line(item.data, job.endpoint, len(item.data), self._defaults)
-            bounds[item.idx] = most_billed_nano(line.outline, price, self._context)
+            bounds[item.idx] = most_billed_nano(line.outline, price, context)
         return bounds
 
     def _reserve_part(self, shard: Shard, bounds: Bounds) -> dict[int, Bounds]:

@@ -17,8 +17,8 @@ from runner.services.alerts import judge_end
 from runner.services.contents import ERROR, OUTPUT, ViewSize, index_view
 from runner.services.files import OUTPUT_PURPOSE
 from runner.services.job_accounts import freeze_account
-from runner.services.job_estimates import settle_estimate
-from runner.services.job_records import Totals, running_totals
+from runner.services.job_estimates import settle_estimates
+from runner.services.job_totals import Totals, running_totals
 from runner.services.jobs import announce_end, drop_open_shards
 from runner.services.rollup import roll_up
 
@@ -94,7 +94,7 @@ def close_job(session: Session, job_id: UUID) -> bool:
     )
     freeze_account(session, job_id)
     roll_up(session, job_id)
-    settle_estimate(session, job, Totals(**totals))
+    settle_estimates(session, job)
     judge_end(session, job)
     announce_end(session, job, state)
     hit(FailPoint.CLOSE_BEFORE_COMMIT)

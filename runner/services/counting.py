@@ -1,6 +1,7 @@
-"""Counting a job's prompts with the model's own tokenizer, shard by shard, by several workers."""
+"""Counting a job's prompts with its models' own tokenizers, shard by shard, by several workers."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -8,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from runner.config import Settings
-from runner.db.models import Job, Model
+from runner.db.models import Job, JobModel, Model
 from runner.db.session import SessionFactory
 from runner.domain.counts import Count, LineCounter, LineKind, OpenCounter
 from runner.domain.defaults import Defaults
@@ -31,12 +32,12 @@ _TURN_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Whose lines are counted, and how."""
+    """Whose lines are counted, and how; a counter for each of their models."""
 
     job_id: UUID
     file_id: UUID
     kind: LineKind
-    counter: LineCounter
+    counters: Mapping[UUID, LineCounter]
 
 
 def run_count(
@@ -81,17 +82,16 @@ def _call(session: Session, job_id: UUID) -> bool:
 
 
 def _open(sessions: SessionFactory, open_counter: OpenCounter, job_id: UUID) -> _Source | None:
-    """The lines of a job that has some; its model's counter is loaded here."""
+    """The lines of a job that has some; the counters of its models are loaded here."""
     with sessions() as session:
-        row = session.execute(
-            select(Job, Model).join(Model, Model.id == Job.model_id).where(Job.id == job_id)
-        ).one_or_none()
-    if row is None:
+        job = session.get(Job, job_id)
+        query = select(Model).join(JobModel, JobModel.model_id == Model.id)
+        models = session.scalars(query.where(JobModel.job_id == job_id)).all()
+    if job is None or not models:
         return None
-    job, model = row
     kind = LineKind(job.endpoint, Defaults(job.defaults))
-    counter = open_counter(model.path, model.context_length)
-    return _Source(job.id, job.input_file_id, kind, counter)
+    counters = {model.id: open_counter(model.path, model.context_length) for model in models}
+    return _Source(job.id, job.input_file_id, kind, counters)
 
 
 def _count(sessions: SessionFactory, source: _Source, lease: CountLease) -> Count:
@@ -99,4 +99,4 @@ def _count(sessions: SessionFactory, source: _Source, lease: CountLease) -> Coun
     with sessions() as session:
         lines = read_all_lines(session, source.job_id, source.file_id, wanted)
     before = lines.pop(0) if lines and lines[0].idx == lease.before else None
-    return source.counter.count(source.kind, lines, before)
+    return source.counters[lease.model_id].count(source.kind, lines, before)

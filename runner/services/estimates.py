@@ -11,6 +11,7 @@ from runner.db.models import FileChunk
 from runner.domain.defaults import Defaults
 from runner.domain.errors import NotFound
 from runner.domain.estimate import Estimate, estimate
+from runner.domain.estimate_sums import together
 from runner.domain.ids import FileId, ProjectId
 from runner.domain.lines import LineError, parse_line, split_lines
 from runner.domain.outlines import Sketch
@@ -43,21 +44,26 @@ def quick(session: Session, order: Order) -> Estimate | None:
     ).one_or_none()
     glance = _Glance(order)
     seen = glance.read(bytes(chunk or b""), file.size)
-    model = _model_of(session, glance.model)
-    if model is None:
-        return None
+    parts = [
+        _guess(session, order, model, sketch.scaled(seen, file.size))
+        for name, sketch in glance.sketches.items()
+        if (model := _model_of(session, name)) is not None
+    ]
+    return together(parts) if parts else None
+
+
+def _guess(session: Session, order: Order, model: ModelRecord, sketch: Sketch) -> Estimate:
     by_bytes = bytes_per_token(session, order.project_id, model.id)
-    volume = glance.sketch.scaled(seen, file.size).volume(model.context_length, by_bytes)
+    volume = sketch.volume(model.context_length, by_bytes)
     lengths = read_lengths(session, order.project_id, model.id, order.schedule_id)
     return estimate(volume, price_now(session, model.id), lengths, None)
 
 
 class _Glance:
-    """The lines at the beginning of a file."""
+    """The lines at the beginning of a file, by the models that they name."""
 
     def __init__(self, order: Order) -> None:
-        self.sketch = Sketch()
-        self.model: str | None = None
+        self.sketches: dict[str, Sketch] = {}
         self._endpoint = order.endpoint
         self._defaults = Defaults(order.defaults)
 
@@ -71,8 +77,7 @@ class _Glance:
                 parsed = parse_line(line.data, self._endpoint, CHUNK_BYTES, self._defaults)
             except LineError:
                 continue
-            self.model = self.model or parsed.model
-            self.sketch.add(parsed.outline)
+            self.sketches.setdefault(parsed.model, Sketch()).add(parsed.outline)
         return seen
 
 
@@ -80,8 +85,8 @@ def _pieces(data: bytes) -> Iterator[bytes]:
     yield data
 
 
-def _model_of(session: Session, name: str | None) -> ModelRecord | None:
-    if name is None or not name.isprintable():
+def _model_of(session: Session, name: str) -> ModelRecord | None:
+    if not name.isprintable():
         return None
     try:
         return get_model(session, name)

@@ -1,17 +1,18 @@
 """The estimate of a file without a job: read once as a stream, counted, and forgotten."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
 from runner.config import Settings
 from runner.db.session import SessionFactory
-from runner.domain.counts import Count, LineKind, OpenCounter
+from runner.domain.counts import Count, LineCounter, LineKind, OpenCounter
 from runner.domain.defaults import Defaults, check_defaults
 from runner.domain.errors import InvalidRequest, NotFound, TooLarge
 from runner.domain.estimate import Estimate, Volume, estimate
+from runner.domain.estimate_sums import together
 from runner.domain.ids import FileId, ModelId, ProjectId
 from runner.domain.intake import Accepted, Intake, LineFault
 from runner.domain.leases import ItemInput
@@ -50,7 +51,7 @@ class FileEstimate:
 
     Attributes:
         endpoint: which one its lines are for.
-        model: the model that they name.
+        models: the models that they name, by name.
         counted: how many lines were counted; the estimate is exact if these are all.
         too_long: lines whose prompt leaves no room for an answer, ``too_long_lines`` their numbers
             (from 1, without blank lines; the first hundred).
@@ -59,7 +60,7 @@ class FileEstimate:
     """
 
     endpoint: str
-    model: str
+    models: tuple[str, ...]
     estimate: Estimate
     counted: int
     too_long: int
@@ -131,22 +132,45 @@ class FileEstimator:
 
 @dataclass(slots=True)
 class _Window:
-    """Accepted lines on their way to the counter, put in prefix order as a job's shards are."""
+    """Accepted lines on their way to the counters, put in prefix order as a job's shards are."""
 
-    items: list[ItemInput] = field(default_factory=list)
+    items: list[tuple[ModelId, ItemInput]] = field(default_factory=list)
     keys: PrefixKeys = field(default_factory=PrefixKeys)
     size: int = 0
 
-    def add(self, item: ItemInput) -> bool:
+    def add(self, model_id: ModelId, item: ItemInput) -> bool:
         """Take in a line; True once it is full."""
-        self.items.append(item)
+        self.items.append((model_id, item))
         self.keys.add(item.data)
         self.size += len(item.data)
         return len(self.items) == _WINDOW_LINES or self.size >= _WINDOW_BYTES
 
-    def ordered(self) -> list[ItemInput]:
-        """The lines as they would run."""
-        return [self.items[place] for place in self.keys.order().tolist()]
+    def ordered(self) -> dict[ModelId, list[ItemInput]]:
+        """The lines of each model as they would run."""
+        found: dict[ModelId, list[ItemInput]] = {}
+        for place in self.keys.order().tolist():
+            model_id, item = self.items[place]
+            found.setdefault(model_id, []).append(item)
+        return found
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What was counted of one model's lines."""
+
+    model: ModelRecord
+    count: Count = field(default_factory=Count)
+    too_long: list[int] = field(default_factory=list)
+    last: ItemInput | None = None
+
+    def add(self, counter: LineCounter, kind: LineKind, items: Sequence[ItemInput]) -> None:
+        """Count some more of them, in the order in which they run."""
+        for start in range(0, len(items), _COUNTED_AT_ONCE):
+            part = items[start : start + _COUNTED_AT_ONCE]
+            count = counter.count(kind, part, self.last)
+            self.too_long += count.too_long_idx
+            self.count += count
+            self.last = part[-1]
 
 
 class _Reading:
@@ -159,12 +183,10 @@ class _Reading:
         self._kind = kind
         self._max_lines = settings.max_job_lines
         self._intake = Intake(kind.endpoint, settings.max_line_bytes, self._model_id, kind.defaults)
-        self._model: ModelRecord | None = None
+        self._found: dict[ModelId, _Counted] = {}
         self._window = _Window()
-        self._last: ItemInput | None = None
-        self._count = Count()
-        self._too_long: list[int] = []
-        self._counted: Sketch | None = None  # of what was counted when the time was over
+        self._is_late = False
+        self._counted: dict[ModelId, Sketch] = {}  # of what was counted when the time was over
         self._end_at = time.monotonic() + question.patience_seconds
 
     def take(self, line: RawLine, open_counter: OpenCounter) -> None:
@@ -176,26 +198,22 @@ class _Reading:
                 param="file",
             )
         read = self._intake.read(line)
-        if not isinstance(read, Accepted) or self._counted is not None:
+        if not isinstance(read, Accepted) or self._is_late:
             return
-        if self._window.add(ItemInput(read.idx, read.custom_id, line.data)):
+        if self._window.add(read.model_id, ItemInput(read.idx, read.custom_id, line.data)):
             self._count_window(open_counter)
 
     def _count_window(self, open_counter: OpenCounter) -> None:
         """Count the lines in hand; no more follow once the time is over."""
         window, self._window = self._window, _Window()
-        if not window.items or self._model is None:
-            return
-        ordered = window.ordered()
-        counter = open_counter(self._model.path, self._model.context_length)
-        for start in range(0, len(ordered), _COUNTED_AT_ONCE):
-            part = ordered[start : start + _COUNTED_AT_ONCE]
-            count = counter.count(self._kind, part, self._last)
-            self._too_long += count.too_long_idx
-            self._count += count
-            self._last = part[-1]
-        if time.monotonic() >= self._end_at:
-            self._counted = replace(self._intake.sketch)
+        for model_id, items in window.ordered().items():
+            counted = self._found[model_id]
+            counter = open_counter(counted.model.path, counted.model.context_length)
+            counted.add(counter, self._kind, items)
+        if window.items and time.monotonic() >= self._end_at:
+            self._is_late = True
+            lines = self._intake.models.items()
+            self._counted = {model_id: replace(each.sketch) for model_id, each in lines}
 
     def answer(
         self, session: Session, project_id: ProjectId, open_counter: OpenCounter
@@ -204,48 +222,58 @@ class _Reading:
         self._count_window(open_counter)
         for _ in self._intake.duplicates():  # they are faults, too
             pass
-        if self._model is None:
+        if not self._intake.models:
             fault = self._intake.faults[0]
             raise InvalidRequest(
                 f"No line of the file could run. Line {fault.line}: {fault.message}",
                 param="file",
             )
-        pace = measure(session, self._model.id)
-        told = estimate(
-            self._volume(session, project_id, self._model),
-            price_now(session, self._model.id),
-            read_lengths(session, project_id, self._model.id, None),
-            None if pace is None else pace.after_all(),
-        )
+        found = [self._found[model_id] for model_id in self._intake.models]
+        count = sum((each.count for each in found), start=Count())
+        too_long = sorted(idx for each in found for idx in each.too_long)
         return FileEstimate(
             endpoint=self._kind.endpoint,
-            model=self._model.name,
-            estimate=told,
-            counted=self._count.lines + self._count.too_long + self._count.refused,
-            too_long=self._count.too_long,
-            too_long_lines=tuple(idx + 1 for idx in sorted(self._too_long)[:TOO_LONG_SHOWN]),
-            refused=self._count.refused,
+            models=tuple(sorted(each.model.name for each in found)),
+            estimate=together([self._estimate(session, project_id, each) for each in found]),
+            counted=count.lines + count.too_long + count.refused,
+            too_long=count.too_long,
+            too_long_lines=tuple(idx + 1 for idx in too_long[:TOO_LONG_SHOWN]),
+            refused=count.refused,
             fault_count=self._intake.fault_count,
             faults=tuple(self._intake.faults[:FAULTS_SHOWN]),
         )
 
-    def _volume(self, session: Session, project_id: ProjectId, model: ModelRecord) -> Volume:
+    def _estimate(self, session: Session, project_id: ProjectId, found: _Counted) -> Estimate:
+        """What the lines of one model would take."""
+        model_id = found.model.id
+        pace = measure(session, model_id)
+        return estimate(
+            self._volume(session, project_id, found),
+            price_now(session, model_id),
+            read_lengths(session, project_id, model_id, None),
+            None if pace is None else pace.after_all(),
+        )
+
+    def _volume(self, session: Session, project_id: ProjectId, found: _Counted) -> Volume:
         """What was counted, and the rest by its bytes."""
-        counted = self._count.volume()
-        if self._counted is None:
+        model, counted = found.model, found.count.volume()
+        if not self._is_late:
             return counted
-        rest = self._intake.sketch.without(self._counted)
+        sketch = self._counted.get(model.id, Sketch())
+        rest = self._intake.models[model.id].sketch.without(sketch)
         if not rest.lines:
             return counted
         by_bytes = bytes_per_token(session, project_id, model.id)
         if counted.input_tokens:
-            by_bytes = self._counted.prompt_bytes / counted.input_tokens
+            by_bytes = sketch.prompt_bytes / counted.input_tokens
         return counted.plus(rest.volume(model.context_length, by_bytes))
 
     def _model_id(self, name: str) -> ModelId | None:
         model = self._find_model(name)
-        self._model = self._model or model
-        return None if model is None else model.id
+        if model is None:
+            return None
+        self._found.setdefault(model.id, _Counted(model))
+        return model.id
 
 
 def _chained(first: RawLine, others: Iterator[RawLine]) -> Iterator[RawLine]:

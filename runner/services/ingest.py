@@ -27,21 +27,21 @@ from runner.domain.errors import IngestLost, NotFound, StorageFull
 from runner.domain.ids import ModelId, item_id
 from runner.domain.intake import Accepted, Intake, LineFault, Refused
 from runner.domain.lines import LineError, RawLine, split_lines
-from runner.domain.states import JobState, ShardState
+from runner.domain.states import JobState
 from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
 from runner.services.files import read_file
-from runner.services.job_estimates import begin_estimate
+from runner.services.job_estimates import begin_estimates
+from runner.services.job_models import sole_model, write_shards
 from runner.services.jobs import announce_end
-from runner.services.models import get_model, price_at
+from runner.services.models import get_model
 
 _FLUSH_LINES = 5_000
 _MOST_READS = 20  # a file that ended this many readers is not read again
 _READING_LOCK = 7_461_032  # the class of our advisory locks on jobs
 _ITEM_COLUMNS = ("job_id", "idx", "custom_id", "byte_offset", "byte_length")
 _RESULT_COLUMNS = ("job_id", "idx", "failed", "epoch", "line")
-_SHARD_COLUMNS = ("job_id", "shard_no", "model_id", "price_id", "idx", "state")
 
 
 def run_ingest(sessions: SessionFactory, settings: Settings, job_id: UUID) -> bool:
@@ -201,7 +201,7 @@ class _Ingest:
 
     def _read(self, line: RawLine) -> None:
         match self._intake.read(line):
-            case Accepted(idx, custom_id, offset, length):
+            case Accepted(idx, custom_id, offset, length, _):
                 self._buffer.items.append((self._job.id, idx, custom_id, offset, length))
             case Refused(idx, custom_id, fault):
                 self._buffer.results.append(self._refusal(idx, custom_id, fault))
@@ -263,25 +263,19 @@ class _Ingest:
         copy_rows(self._session, "results", _RESULT_COLUMNS, refusals)
 
     def _start(self) -> None:
-        intake = self._intake
-        price, shards = None, []
-        if intake.model_id is not None:
-            price = price_at(self._session, intake.model_id, self._job.created_at)
-            shards = [
-                (self._job.id, shard_no, intake.model_id, price.id, idx, ShardState.OPEN.value)
-                for shard_no, idx in intake.shards(self._settings.shard_lines)
-            ]
-            copy_rows(self._session, "shards", _SHARD_COLUMNS, shards)
+        intake, job_id = self._intake, self._job.id
+        shards = list(intake.shards(self._settings.shard_lines))
+        models = write_shards(self._session, job_id, self._job.created_at, shards)
         self._leave_validating(
             state=JobState.IN_PROGRESS,
             in_progress_at=func.now(),
-            model_id=intake.model_id,
+            model_id=sole_model(models),
             total_items=intake.total,
             invalid_items=intake.fault_count,
         )
-        if price is not None:
-            job = self._session.get_one(Job, self._job.id)
-            begin_estimate(self._session, job, price.id, intake.sketch, len(shards))
+        if models:
+            sketches = {model_id: lines.sketch for model_id, lines in intake.models.items()}
+            begin_estimates(self._session, job_id, models, sketches)
         ring(self._session, Bell.WAKE)
 
     def _fail(self) -> None:

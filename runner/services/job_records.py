@@ -5,15 +5,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from runner.db.models import Job, JobError, Model, Shard
+from runner.db.models import Job, JobError
 from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId
 from runner.domain.intake import LineFault
 from runner.domain.states import PAUSABLE_JOB_STATES, JobState, PauseReason
 from runner.services.estimate_records import EstimateRecord, estimate_records
 from runner.services.gone_lines import gone_views
+from runner.services.job_models import model_names
+from runner.services.job_totals import Totals, running_totals
 from runner.services.waiting import WAITING, Wait, waits_of
 
 ERRORS_SHOWN = 100
@@ -22,19 +24,6 @@ _PAUSE_SENTENCES = {
     PauseReason.BUDGET: "Its budget does not allow another line.",
 }
 _QUEUED = ("queued", "Waiting for a CPU worker.")  # the phase of a job nobody has read yet
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over a job's accepted lines: tokens, and money in nano-units."""
-
-    succeeded: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    billed_nano: int = 0
-    run_cost_nano: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +37,7 @@ class JobRecord:
     input_file_id: FileId
     schedule_id: ScheduleId | None
     completion_window: str
-    model: str | None
+    models: tuple[str, ...]
     state: JobState
     metadata: dict[str, str] | None
     priority: int
@@ -84,6 +73,11 @@ class JobRecord:
     """Why a view's lines are there no more, by view."""
 
     @property
+    def model(self) -> str | None:
+        """The model that its lines name; None if they name several, and until they are read."""
+        return self.models[0] if len(self.models) == 1 else None
+
+    @property
     def is_pausable(self) -> bool:
         """Whether it may be paused, or resumed."""
         return self.state in PAUSABLE_JOB_STATES
@@ -94,7 +88,7 @@ def as_created(job: JobRecord) -> JobRecord:
     phase, reason = _QUEUED
     return replace(
         job,
-        model=None,
+        models=(),
         state=JobState.VALIDATING,
         total=0,
         totals=Totals(),
@@ -121,7 +115,7 @@ def as_created(job: JobRecord) -> JobRecord:
 def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
     running = [job.id for job in jobs if job.output_lines is None]
     totals = running_totals(session, running)
-    models = _model_names(session, jobs)
+    models = model_names(session, [job.id for job in jobs])
     faults = _faults(session, [job.id for job in jobs if job.error_count])
     estimates = estimate_records(session, [job.id for job in jobs])
     waits = waits_of(session, jobs)
@@ -131,7 +125,7 @@ def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
             _record_of(
                 job,
                 totals.get(job.id) or _frozen_totals(job),
-                models.get(job.model_id),
+                models.get(job.id, ()),
                 faults.get(job.id, ()),
                 waits.get(job.id),
             ),
@@ -140,24 +134,6 @@ def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
         )
         for job in jobs
     ]
-
-
-def running_totals(session: Session, job_ids: list[UUID]) -> dict[UUID, Totals]:
-    """Sums over the shards of jobs that have not ended."""
-    if not job_ids:
-        return {}
-    columns = (
-        Shard.succeeded,
-        Shard.failed,
-        Shard.prompt_tokens,
-        Shard.cached_tokens,
-        Shard.output_tokens,
-        Shard.billed_nano,
-        Shard.run_cost_nano,
-    )
-    sums = [func.coalesce(func.sum(column), 0) for column in columns]
-    query = select(Shard.job_id, *sums).where(Shard.job_id.in_(job_ids)).group_by(Shard.job_id)
-    return {row[0]: Totals(*(int(value) for value in row[1:])) for row in session.execute(query)}
 
 
 def _frozen_totals(job: Job) -> Totals:
@@ -170,14 +146,6 @@ def _frozen_totals(job: Job) -> Totals:
         billed_nano=job.billed_nano or 0,
         run_cost_nano=job.run_cost_nano or 0,
     )
-
-
-def _model_names(session: Session, jobs: Sequence[Job]) -> dict[UUID | None, str]:
-    ids = {job.model_id for job in jobs if job.model_id is not None}
-    if not ids:
-        return {}
-    rows = session.execute(select(Model.id, Model.name).where(Model.id.in_(ids)))
-    return {row.id: row.name for row in rows}
 
 
 def _faults(session: Session, job_ids: list[UUID]) -> dict[UUID, tuple[LineFault, ...]]:
@@ -221,13 +189,13 @@ def _phase(job: Job) -> tuple[str, str | None]:
 def _record_of(
     job: Job,
     totals: Totals,
-    model: str | None,
+    models: tuple[str, ...],
     faults: tuple[LineFault, ...],
     wait: Wait | None,
 ) -> JobRecord:
     phase, reason = _phase(job)
     if wait is not None and _pause(job) is None:
-        phase, reason = WAITING, wait.reason
+        phase, reason = WAITING if wait.is_whole else phase, wait.reason
     ended = JobState(job.state).is_terminal
     if job.output_lines is None:
         totals = replace(totals, failed=totals.failed + job.invalid_items)
@@ -239,7 +207,7 @@ def _record_of(
         input_file_id=FileId(job.input_file_id),
         schedule_id=ScheduleId(job.schedule_id) if job.schedule_id else None,
         completion_window=job.completion_window,
-        model=model,
+        models=models,
         state=JobState(job.state),
         metadata=job.job_metadata,
         priority=job.priority,

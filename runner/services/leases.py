@@ -19,6 +19,7 @@ from runner.domain.leases import Lease, ShardKey
 from runner.domain.states import LIVE_WORKER_STATES, JobState, PauseReason, ShardState
 from runner.failpoints import FailPoint, hit
 from runner.services.allowances import Payers, allowance_of, take_turns
+from runner.services.job_models import names
 from runner.services.models import price_of
 from runner.services.turns import is_ready, may_lease, turns, waiting_jobs
 
@@ -321,7 +322,8 @@ def _waits_above(session: Session, model_id: ModelId, priority: int | None) -> b
 def _suspect_waits(session: Session, model_id: ModelId) -> bool:
     query = select(Shard.shard_no).join(Job, Job.id == Shard.job_id)
     query = query.where(
-        *may_lease(model_id),
+        names(model_id),
+        *may_lease(),
         *is_ready(model_id, True),
         Shard.not_before < seconds_from_now(-_SUSPECT_PATIENCE_SECONDS),
     )

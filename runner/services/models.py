@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from runner.db.models import Job, Model, Price, Shard, Worker
+from runner.db.models import Job, JobModel, Model, Price, Shard, Worker
 from runner.domain import pricing
 from runner.domain.errors import NotFound
 from runner.domain.ids import ModelId, PriceId
@@ -98,19 +98,24 @@ def model_to_serve(session: Session, name: str | None) -> ModelRecord | None:
 
 def waits_for_another_model(session: Session, model_id: ModelId) -> bool:
     """Whether a job waits for a model that no live worker has loaded, other than this one."""
-    return session.scalar(_unserved_models().where(Job.model_id != model_id)) is not None
+    return session.scalar(_unserved_models().where(JobModel.model_id != model_id)) is not None
 
 
-def _unserved_models() -> Select[UUID | None]:
+def _unserved_models() -> Select[UUID]:
     """Models with open shards and no live worker, the oldest job's first."""
     served = select(Worker.id).where(
-        Worker.model_id == Job.model_id,
+        Worker.model_id == JobModel.model_id,
         Worker.state.in_(LIVE_WORKER_STATES),
         Worker.drained_at.is_(None),
     )
-    is_open = select(Shard.shard_no).where(Shard.job_id == Job.id, Shard.state == ShardState.OPEN)
+    is_open = select(Shard.shard_no).where(
+        Shard.job_id == JobModel.job_id,
+        Shard.model_id == JobModel.model_id,
+        Shard.state == ShardState.OPEN,
+    )
     return (
-        select(Job.model_id)
+        select(JobModel.model_id)
+        .join(Job, Job.id == JobModel.job_id)
         .where(
             Job.state == JobState.IN_PROGRESS,
             Job.paused_at.is_(None),

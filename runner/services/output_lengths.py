@@ -16,14 +16,15 @@ _JOBS_READ = 20  # the newest that ended
 _SPREAD = (0.1, 0.9)
 
 
-def note_lengths(session: Session, job_id: UUID) -> dict[str, Any] | None:
-    """What a job shows of outputs, by its counted shards; None if no line of it succeeded."""
+def note_lengths(session: Session, job_id: UUID, model_id: UUID) -> dict[str, Any] | None:
+    """What a job shows of a model's outputs, by its counted shards; None if no line succeeded."""
+    shards = (Shard.job_id == job_id, Shard.model_id == model_id)
     kinds = {
         "bounded": (ShardCount.unbounded_lines == 0, ShardCount.bounded_output, PPM),
         "unbounded": (ShardCount.bounded_lines == 0, ShardCount.lines, 1000),
     }
     found = {
-        kind: _spread(session, job_id, is_of_kind, base, unit)
+        kind: _spread(session, (*shards, is_of_kind), base, unit)
         for kind, (is_of_kind, base, unit) in kinds.items()
     }
     return found if any(found.values()) else None
@@ -31,8 +32,7 @@ def note_lengths(session: Session, job_id: UUID) -> dict[str, Any] | None:
 
 def _spread(
     session: Session,
-    job_id: UUID,
-    is_of_kind: ColumnElement[bool],
+    conditions: Sequence[ColumnElement[bool]],
     base: InstrumentedAttribute[int],
     unit: int,
 ) -> dict[str, int] | None:
@@ -51,13 +51,12 @@ def _spread(
             (ShardCount.job_id == Shard.job_id) & (ShardCount.shard_no == Shard.shard_no),
         )
         .where(
-            Shard.job_id == job_id,
             Shard.state == ShardState.DONE,
             Shard.succeeded > 0,
             ShardCount.counted_at.is_not(None),
             ShardCount.lines > 0,
             base > 0,
-            is_of_kind,
+            *conditions,
         )
     ).one()
     if row[0] is None:
@@ -75,7 +74,7 @@ def read_lengths(
 
     Only jobs of the same project and model: others' outputs are nobody's business.
     """
-    ours = (Job.project_id == project_id, Job.model_id == model_id)
+    ours = (Job.project_id == project_id, JobEstimate.model_id == model_id)
     if schedule_id is not None:
         found = _pooled(session, (*ours, Job.schedule_id == schedule_id), Basis.SCHEDULE)
         if found is not None:

@@ -5,7 +5,7 @@ its lines. Its usage is its own: a line is billed to the job that answered it.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from heapq import merge
 from itertools import groupby
@@ -17,17 +17,18 @@ from sqlalchemy.orm import Session
 from runner.db.models import Job, Result, Shard, WorkItem
 from runner.db.session import SessionFactory
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
-from runner.domain.ids import JOB_PREFIX, JobId, ProjectId, encode, new_uuid
-from runner.domain.states import LIVE_JOB_STATES, JobState, ShardState
+from runner.domain.ids import JOB_PREFIX, JobId, ModelId, ProjectId, encode, new_uuid
+from runner.domain.intake import PlannedShard
+from runner.domain.states import LIVE_JOB_STATES, JobState
 from runner.doorbell import Bell, ring
 from runner.services import files
 from runner.services.audit import record
 from runner.services.contents import ERROR, OUTPUT, NumberedLine, read_numbered
-from runner.services.job_estimates import begin_retry_estimate
+from runner.services.job_estimates import begin_retry_estimates
+from runner.services.job_models import sole_model, write_shards
 from runner.services.job_records import JobRecord
 from runner.services.jobs import deadline, get_job
 from runner.services.keys import Caller
-from runner.services.models import price_at
 
 RankedLine = tuple[int, bool, int, bytes]  # its number, whether it is an answer, its job's place
 
@@ -157,7 +158,6 @@ def _child_of(session: Session, parent: Job, caller: Caller) -> Job:
         on_budget=parent.on_budget,
         # Not the parent's: a client that repeats that create must not get this job for it.
         request_sha256=hashlib.sha256(b"retry\n" + parent.id.bytes).digest(),
-        model_id=parent.model_id,
         state=JobState.IN_PROGRESS,
         in_progress_at=func.now(),
         total_items=0,
@@ -175,40 +175,39 @@ def _take_lines(
     session: Session, parent: Job, child: Job, lines: RetryLines, shard_lines: int
 ) -> int:
     """Give the child its items and shards, in the prefix order of the parent's; counts them."""
-    if parent.model_id is None:  # not one of its lines could ever run
-        return 0
     columns = (WorkItem.idx, WorkItem.custom_id, WorkItem.byte_offset, WorkItem.byte_length)
     items = select(literal(child.id), *columns)
     items = items.where(WorkItem.job_id == parent.id, _wanted(lines))
     names = ("job_id", "idx", "custom_id", "byte_offset", "byte_length")
     session.execute(insert(WorkItem).from_select(names, items))
-    ordered = _in_prefix_order(session, parent.id, child.id)
+    shards = list(_planned(_in_prefix_order(session, parent.id, child.id), shard_lines))
     now = session.execute(select(func.now())).scalar_one()
-    price = price_at(session, parent.model_id, now)
-    rows = [
-        {
-            "job_id": child.id,
-            "shard_no": number,
-            "model_id": parent.model_id,
-            "price_id": price.id,
-            "idx": ordered[start : start + shard_lines],
-            "state": ShardState.OPEN,
-        }
-        for number, start in enumerate(range(0, len(ordered), shard_lines))
-    ]
-    if rows:
-        session.execute(insert(Shard), rows)
-        begin_retry_estimate(session, child, price.id, len(ordered), len(rows))
-    return len(ordered)
+    models = write_shards(session, child.id, now, shards)
+    child.model_id = sole_model(models)
+    begin_retry_estimates(session, child, models)
+    return sum(len(shard.idx) for shard in shards)
 
 
-def _in_prefix_order(session: Session, parent_id: UUID, child_id: UUID) -> list[int]:
-    """The child's lines as neighbours in the parent's shards; halves of a split shard hold what
-    was left of it."""
-    query = select(Shard.idx).where(Shard.job_id == parent_id, Shard.state != ShardState.SPLIT)
+def _planned(lines: Mapping[ModelId, Sequence[int]], shard_lines: int) -> Iterator[PlannedShard]:
+    shard_no = 0
+    for model_id, ordered in lines.items():
+        for start in range(0, len(ordered), shard_lines):
+            yield PlannedShard(shard_no, model_id, list(ordered[start : start + shard_lines]))
+            shard_no += 1
+
+
+def _in_prefix_order(session: Session, parent_id: UUID, child_id: UUID) -> dict[ModelId, list[int]]:
+    """The child's lines by model, as neighbours in the parent's shards; the halves of a split one
+    have nothing that it does not have."""
+    query = select(Shard.model_id, Shard.idx).where(Shard.job_id == parent_id)
     wanted = set(session.scalars(select(WorkItem.idx).where(WorkItem.job_id == child_id)))
-    shards = session.scalars(query.order_by(Shard.shard_no))
-    return [idx for shard in shards for idx in shard if idx in wanted]
+    found: dict[ModelId, list[int]] = {}
+    for model_id, idx in session.execute(query.order_by(Shard.shard_no)):
+        ours = [each for each in idx if each in wanted]
+        if ours:
+            found.setdefault(ModelId(model_id), []).extend(ours)
+            wanted.difference_update(ours)
+    return found
 
 
 def _wanted(lines: RetryLines) -> ColumnElement[bool]:

@@ -29,11 +29,13 @@ _SUMS = (
 
 @dataclass(frozen=True, slots=True)
 class CountLease:
-    """A shard that a CPU worker is to count, and the last line of the one before it."""
+    """A shard that a CPU worker is to count, and the last line of the one before it, if that has
+    the same model."""
 
     job_id: UUID
     shard_no: int
     epoch: int
+    model_id: UUID
     idx: tuple[int, ...]
     before: int | None
 
@@ -70,21 +72,26 @@ def claim_counts(
         .execution_options(synchronize_session=False)
     ).all()
     epochs = {row.shard_no: row.epoch for row in claimed}
-    lines = _lines(session, job_id, {no + step for no in epochs for step in (-1, 0)})
-    return [
-        CountLease(
-            job_id, no, epochs[no], lines[no], lines[no - 1][-1] if no - 1 in lines else None
-        )
-        for no in sorted(epochs)
-    ]
+    found = _shards(session, job_id, {no + step for no in epochs for step in (-1, 0)})
+    return [_lease(found[no], epochs[no], found.get(no - 1)) for no in sorted(epochs)]
 
 
-def _lines(session: Session, job_id: UUID, numbers: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """The lines of shards by their numbers: a shard keeps them whatever becomes of it."""
-    query = select(Shard.shard_no, Shard.idx).where(
-        Shard.job_id == job_id, Shard.shard_no == func.any(list(numbers))
+def _shards(session: Session, job_id: UUID, numbers: Iterable[int]) -> dict[int, Shard]:
+    """Shards by their numbers: each keeps its lines whatever becomes of it."""
+    query = select(Shard).where(Shard.job_id == job_id, Shard.shard_no == func.any(list(numbers)))
+    return {row.shard_no: row for row in session.scalars(query)}
+
+
+def _lease(shard: Shard, epoch: int, before: Shard | None) -> CountLease:
+    follows = before is not None and before.model_id == shard.model_id
+    return CountLease(
+        shard.job_id,
+        shard.shard_no,
+        epoch,
+        shard.model_id,
+        tuple(shard.idx),
+        before.idx[-1] if before is not None and follows else None,
     )
-    return {row.shard_no: tuple(row.idx) for row in session.execute(query)}
 
 
 def write_counts(session: Session, counts: Sequence[tuple[CountLease, Count]]) -> int:
@@ -130,13 +137,16 @@ def others_count(session: Session, job_id: UUID) -> bool:
     return session.scalar(query) is not None
 
 
-def total_count(session: Session, job_id: UUID) -> Count:
-    """The counts of a job so far, added up; the too long lines are not named."""
+def total_count(session: Session, job_id: UUID, model_id: UUID | None = None) -> Count:
+    """The counts of a job so far, or of one of its models; the too long lines are not named."""
     sums = [func.coalesce(func.sum(getattr(ShardCount, name)), 0) for name in _SUMS]
     longest = func.coalesce(func.max(ShardCount.longest), 0)
     query = select(*sums, longest).where(
         ShardCount.job_id == job_id, ShardCount.counted_at.is_not(None)
     )
+    if model_id is not None:
+        of_model = select(Shard.shard_no).where(Shard.job_id == job_id, Shard.model_id == model_id)
+        query = query.where(ShardCount.shard_no.in_(of_model))
     *values, most = (int(value) for value in session.execute(query).one())
     told: dict[str, Any] = dict(zip(_SUMS, values, strict=True))
     return Count(**told, longest=most)

@@ -8,11 +8,13 @@ from uuid import UUID
 from sqlalchemy import Double, Subquery, cast, func, select, true
 from sqlalchemy.orm import Session
 
-from runner.db.models import Job, JobEstimate, Usage, Worker
+from runner.db.models import Job, JobEstimate, JobModel, Usage, Worker
 from runner.domain.estimate import Speed
+from runner.domain.ids import ModelId
 from runner.domain.speeds import Samples, fit_speed
 from runner.domain.states import LIVE_WORKER_STATES, JobState
-from runner.services.job_records import Totals, running_totals
+from runner.services.job_models import names
+from runner.services.job_totals import Totals, totals_by_model
 
 _JOBS_SAMPLED = 5  # the newest of a model
 _LINES_SAMPLED = 500  # of each
@@ -81,14 +83,14 @@ def _latest_lines(model_id: UUID, workers: Sequence[UUID] | None) -> Subquery:
     """The last lines of the model's newest jobs, by the ledger."""
     jobs = (
         select(Job.id)
-        .where(Job.model_id == model_id)
+        .where(names(ModelId(model_id)))
         .order_by(Job.id.desc())
         .limit(_JOBS_SAMPLED)
         .subquery()
     )
     usage = select(
         Usage.prompt_tokens, Usage.cached_tokens, Usage.output_tokens, Usage.device_us
-    ).where(Usage.job_id == jobs.c.id)
+    ).where(Usage.job_id == jobs.c.id, Usage.model_id == model_id)
     if workers is not None:
         usage = usage.where(Usage.worker_id.in_(workers))
     latest = usage.order_by(Usage.idx.desc()).limit(_LINES_SAMPLED).lateral()
@@ -98,19 +100,22 @@ def _latest_lines(model_id: UUID, workers: Sequence[UUID] | None) -> Subquery:
 def _queue(session: Session, model_id: UUID) -> tuple[_Waiting, ...]:
     """The jobs of a model that run or wait, with the device time that they are expected to want."""
     rows = session.execute(
-        select(Job, JobEstimate.newest, JobEstimate.given)
-        .join(JobEstimate, JobEstimate.job_id == Job.id)
+        select(Job, JobModel.lines, JobEstimate.newest, JobEstimate.given)
+        .join(JobModel, JobModel.job_id == Job.id)
+        .join(
+            JobEstimate,
+            (JobEstimate.job_id == Job.id) & (JobEstimate.model_id == JobModel.model_id),
+        )
         .where(
-            Job.model_id == model_id,
+            JobModel.model_id == model_id,
             Job.state == JobState.IN_PROGRESS,
             Job.paused_at.is_(None),
         )
     ).all()
-    totals = running_totals(session, [row.Job.id for row in rows])
+    totals = totals_by_model(session, [row.Job.id for row in rows])
     queue = []
-    for job, newest, given in rows:
-        done = totals.get(job.id, Totals())
-        lines = max(1, (job.total_items or 0) - job.invalid_items)
+    for job, lines, newest, given in rows:
+        done = totals.get((job.id, model_id), Totals())
         left = max(0, lines - done.succeeded - done.failed)
         device = (newest or given).get("device_us")
         if device is not None:

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Float, cast, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from runner.db.models import FairShare, Job, Project, Shard
+from runner.db.models import FairShare, Job, JobModel, Project, Shard
 from runner.domain.ids import JobId, ModelId, ProjectId, WorkerId
 from runner.domain.leases import FinishedItem
 from runner.domain.run_hours import parse_run_hours
@@ -40,13 +40,15 @@ def waiting_jobs(
             Job.priority,
             Job.expires_at,
             Job.run_hours,
-            Job.total_items,
+            JobModel.lines,
+            JobModel.shards,
             first.label("first"),
             last.label("last"),
             func.now().label("now"),
         )
         .join(Project, Project.id == Job.project_id)
-        .where(*may_lease(model_id))
+        .join(JobModel, JobModel.job_id == Job.id)
+        .where(JobModel.model_id == model_id, *may_lease())
     )
     if above is not None:
         query = query.where(Job.priority > above)
@@ -58,9 +60,10 @@ def waiting_jobs(
             priority=row.priority,
             expires_at=row.expires_at,
             seconds_left=(row.expires_at - row.now).total_seconds(),
-            # Shards are leased in the order of their numbers, so two of them tell enough.
-            shards=row.last - row.first + 1,
-            shard_lines=max(1, row.total_items // (row.last + 1)),
+            # A model's shards are neighbours, leased in the order of their numbers, so two of them
+            # tell enough; the halves of split ones come after all.
+            shards=min(row.last - row.first + 1, row.shards),
+            shard_lines=max(1, row.lines // row.shards),
         )
         for row in session.execute(query)
         if row.first is not None and is_open(row.run_hours, row.now)
@@ -72,12 +75,11 @@ def is_open(run_hours: str | None, now: datetime) -> bool:
     return run_hours is None or parse_run_hours(run_hours).is_open(now)
 
 
-def may_lease(model_id: ModelId) -> tuple[ColumnElement[bool], ...]:
-    """Jobs that may have shards for a model, whatever their hours: a job has one model."""
+def may_lease() -> tuple[ColumnElement[bool], ...]:
+    """Jobs of which lines may be leased now, whatever their hours."""
     return (
         Job.state == JobState.IN_PROGRESS,
         Job.paused_at.is_(None),
-        Job.model_id == model_id,
         or_(Job.start_after.is_(None), Job.start_after <= func.now()),
     )
 

@@ -1,14 +1,14 @@
 """Why a job waits, in words, and its place in the queue."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from runner.db.models import Job, Model, Shard, Worker
+from runner.db.models import Job, JobModel, Model, Shard, Worker
 from runner.domain.ids import ModelId
 from runner.domain.run_hours import parse_run_hours
 from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState, WorkerState
@@ -19,41 +19,85 @@ WAITING = "waiting"
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A job none of whose lines is in an engine: the reason, and its place (1 is the next)."""
+    """What a job waits for, in sentences, and its place (1 is the next). ``is_whole``: none of its
+    lines is in an engine; else only those of some of its models wait."""
 
     reason: str
     position: int | None = None
+    is_whole: bool = True
 
 
 def waits_of(session: Session, jobs: Sequence[Job]) -> dict[UUID, Wait]:
-    """Those of some jobs that wait for an engine, and why."""
-    idle = _idle(session, [job for job in jobs if job.state == JobState.IN_PROGRESS])
+    """Those of some jobs that wait for an engine, or have lines of a model that no worker takes."""
+    running = {job.id: job for job in jobs if job.state == JobState.IN_PROGRESS}
+    idle = _idle_models(session, running)
     if not idle:
         return {}
     now = session.execute(select(func.now())).scalar_one()
-    waits = {job.id: wait for job in idle for wait in _by_the_clock(job, now)}
-    ready = [job for job in idle if job.id not in waits]
-    for model_id in {ModelId(job.model_id) for job in ready if job.model_id is not None}:
-        order: list[UUID] = [job.id for job in turns(session, model_id).order()]
-        lack = _lack_of_worker(session, model_id)
-        for job in ready:
-            if job.model_id == model_id:
-                position = order.index(job.id) + 1 if job.id in order else None
-                waits[job.id] = Wait(lack or _behind(position), position)
+    queues = {each: _Queue(session, each) for models in idle.values() for each in models.idle}
+    waits = {}
+    for job_id, models in idle.items():
+        if models.is_whole:
+            by_the_clock = next(_by_the_clock(running[job_id], now), None)
+            waits[job_id] = by_the_clock or _wait([queues[each] for each in models.idle], job_id)
+        elif lacks := [queues[each].lack for each in models.idle if queues[each].lack]:
+            waits[job_id] = Wait(" ".join(map(str, lacks)), is_whole=False)
     return waits
 
 
-def _idle(session: Session, jobs: Sequence[Job]) -> list[Job]:
-    """Jobs with open shards, none of which is leased."""
-    if not jobs:
-        return []
-    found: dict[str, set[UUID]] = {}
-    for state in (ShardState.OPEN, ShardState.LEASED):
-        some = select(Shard.shard_no).where(Shard.job_id == Job.id, Shard.state == state)
-        query = select(Job.id).where(Job.id.in_([job.id for job in jobs]), some.exists())
-        found[state] = set(session.scalars(query))
-    idle = found[ShardState.OPEN] - found[ShardState.LEASED]
-    return [job for job in jobs if job.id in idle]
+@dataclass(slots=True)
+class _Idle:
+    """The models of a job that have lines to lease, none of which is leased."""
+
+    idle: list[ModelId] = field(default_factory=list)
+    is_whole: bool = True
+
+
+def _idle_models(session: Session, job_ids: Collection[UUID]) -> dict[UUID, _Idle]:
+    """Those of some running jobs that have such models."""
+    if not job_ids:
+        return {}
+    is_open, is_leased = (
+        select(Shard.shard_no)
+        .where(
+            Shard.job_id == JobModel.job_id,
+            Shard.model_id == JobModel.model_id,
+            Shard.state == state,
+        )
+        .exists()
+        for state in (ShardState.OPEN, ShardState.LEASED)
+    )
+    query = select(JobModel.job_id, JobModel.model_id, is_open, is_leased)
+    query = query.where(JobModel.job_id.in_(job_ids)).order_by(JobModel.model_id)
+    found: dict[UUID, _Idle] = {}
+    for job_id, model_id, has_open, has_leased in session.execute(query):
+        each = found.setdefault(job_id, _Idle())
+        each.is_whole &= not has_leased
+        if has_open and not has_leased:
+            each.idle.append(ModelId(model_id))
+    return {job_id: each for job_id, each in found.items() if each.idle}
+
+
+class _Queue:
+    """The jobs that wait for a model, and why nobody serves it if that is so."""
+
+    def __init__(self, session: Session, model_id: ModelId) -> None:
+        self.lack = _lack_of_worker(session, model_id)
+        self._order: list[UUID] = [job.id for job in turns(session, model_id).order()]
+
+    def position(self, job_id: UUID) -> int | None:
+        """The place of a job, from 1; None if none of its shards may be leased now."""
+        return self._order.index(job_id) + 1 if job_id in self._order else None
+
+
+def _wait(queues: Sequence[_Queue], job_id: UUID) -> Wait:
+    """Of a job none of whose models is at work: where nobody serves one, and its best place."""
+    reasons = [queue.lack for queue in queues if queue.lack is not None]
+    served = [queue.position(job_id) for queue in queues if queue.lack is None]
+    if served:
+        reasons.append(_behind(min((each for each in served if each), default=None)))
+    places = [place for queue in queues if (place := queue.position(job_id)) is not None]
+    return Wait(" ".join(reasons), min(places, default=None))
 
 
 def _by_the_clock(job: Job, now: datetime) -> Iterator[Wait]:

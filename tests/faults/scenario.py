@@ -343,7 +343,11 @@ def count(actor: Actor) -> Memory:
     run_count(actor.sessions, actor.settings, open_counter, job_id)
     with actor.sessions() as session:
         assert total_count(session, job_id).lines == 8
-        assert session.get_one(JobEstimate, job_id).given["is_exact"]
+        assert (
+            session.scalars(select(JobEstimate).where(JobEstimate.job_id == job_id))
+            .one()
+            .given["is_exact"]
+        )
     return {}
 
 

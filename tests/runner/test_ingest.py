@@ -16,6 +16,7 @@ from runner.db.models import File, Job, JobError, Result, Shard, WorkItem
 from runner.domain.states import JobState
 from runner.doorbell import Bell, Ring
 from runner.services import ingest as ingest_service
+from runner.services import job_models
 from runner.services.files import delete_file
 from runner.services.models import PriceList, set_price
 
@@ -46,7 +47,7 @@ def stopped_reader(
     """
     reached, go_on = threading.Event(), threading.Event()
     caught: list[BaseException] = []
-    model = ingest_service.price_at
+    model = job_models.price_at
 
     def wait_first(*args: object) -> object:
         if threading.current_thread() is reader:
@@ -62,7 +63,7 @@ def stopped_reader(
 
     outcome: list[bool] = []
     reader = threading.Thread(target=read)
-    monkeypatch.setattr(ingest_service, "price_at", wait_first)
+    monkeypatch.setattr(job_models, "price_at", wait_first)
     reader.start()
     assert reached.wait(30)
     try:

@@ -58,7 +58,7 @@ def test_a_repeated_custom_id_names_the_first_line_that_had_it(intake: Intake) -
 def test_a_duplicate_is_in_no_shard(intake: Intake) -> None:
     read(intake, [make_item(each) for each in ("a", "b", "a", "c")])
     duplicates(intake)
-    assert list(intake.shards(2)) == [(0, [0, 1]), (1, [3])]
+    assert [shard.idx for shard in intake.shards(2)] == [[0, 1], [3]]
 
 
 def test_many_equal_ids_are_found_in_one_pass(intake: Intake) -> None:
@@ -79,22 +79,17 @@ def test_faults_are_kept_up_to_a_thousand_and_counted_beyond(intake: Intake) -> 
     assert intake.faults[-1].line == FAULTS_KEPT
 
 
-def test_a_file_has_one_model(intake: Intake) -> None:
-    outcomes = read(
-        intake,
-        [
-            make_item("a", model="org/none"),
-            make_item("b"),
-            make_item("c", model="org/other"),
-            make_item("d"),
-        ],
-    )
-    assert [type(outcome) for outcome in outcomes] == [Refused, Accepted, Refused, Accepted]
-    assert [(fault.code, fault.line, fault.param) for fault in intake.faults] == [
-        ("model_not_found", 1, "body.model"),
-        ("model_mismatch", 3, "body.model"),
+def test_lines_of_several_models_come_into_shards_of_one_each(intake: Intake) -> None:
+    named = ["org/none", "org/stub", "org/other", "org/stub", "org/other", "org/stub"]
+    outcomes = read(intake, [make_item(f"{n}", model=name) for n, name in enumerate(named)])
+    assert [type(outcome) for outcome in outcomes] == [Refused, *[Accepted] * 5]
+    assert [fault.code for fault in intake.faults] == ["model_not_found"]
+    duplicates(intake)
+    assert [(shard.shard_no, shard.model_id, shard.idx) for shard in intake.shards(2)] == [
+        (0, MODELS["org/stub"], [1, 3]),
+        (1, MODELS["org/stub"], [5]),
+        (2, MODELS["org/other"], [2, 4]),
     ]
-    assert intake.model_id == MODELS["org/stub"]
 
 
 @pytest.mark.parametrize(

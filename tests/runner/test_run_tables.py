@@ -22,7 +22,7 @@ from runner.offline.output import check_output, write_lines, write_table
 from runner.offline.requests import PromptOptions, open_requests
 from runner.offline.table import open_table
 from runner.offline.template import read_template
-from runner.services.job_records import Totals
+from runner.services.job_totals import Totals
 
 LINE_BYTES = 1024**2
 

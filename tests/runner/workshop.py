@@ -11,7 +11,7 @@ from sqlalchemy import Executable, Row, func, select, text, update
 from runner.config import Settings
 from runner.db.models import File, FileChunk, Job, Result, Shard, Usage, Worker
 from runner.db.session import SessionFactory
-from runner.domain.ids import FileId, JobId, WorkerId
+from runner.domain.ids import FileId, JobId, ModelId, WorkerId
 from runner.domain.lanes import Lane
 from runner.domain.leases import FinishedItem, ItemInput, Lease
 from runner.domain.states import JobState, ShardState
@@ -136,9 +136,15 @@ class Workshop:
         with self.sessions.begin() as session:
             return jobs.cancel_job(session, self.caller.project_id, job_id)
 
-    def make_worker(self, pid: int = 1, rows: int = 8, host: str = "here") -> WorkerId:
+    def make_worker(
+        self,
+        pid: int = 1,
+        rows: int = 8,
+        host: str = "here",
+        model: models.ModelRecord | None = None,
+    ) -> WorkerId:
         with self.sessions.begin() as session:
-            new = workers.NewWorker("engine", host, pid, self.model.id)
+            new = workers.NewWorker("engine", host, pid, (model or self.model).id)
             worker_id = workers.register_worker(session, new)
         with self.sessions.begin() as session:
             workers.mark_ready(session, worker_id, "a worker of a test", rows, Lane("stub"))
@@ -152,8 +158,10 @@ class Workshop:
         holds: bool = False,
         lease_seconds: float = 60.0,
     ) -> list[Lease]:
-        claim = leases.Claim(worker_id, self.model.id, shards, lease_seconds, holds)
         with self.sessions.begin() as session:
+            model_id = session.get_one(Worker, worker_id).model_id
+            assert model_id is not None
+            claim = leases.Claim(worker_id, ModelId(model_id), shards, lease_seconds, holds)
             return leases.claim_shards(session, claim)
 
     def read(self, lease: Lease) -> list[ItemInput]:

@@ -264,19 +264,6 @@ def test_of_a_key_that_comes_twice_the_last_is_checked_and_used(
     assert {answer["response"]["body"]["model"] for answer in answers} == {"org/tiny"}
 
 
-def test_lines_of_two_models_are_named(run_batch: RunBatch, model: str, runtime: Runtime) -> None:
-    with runtime.transaction() as session:
-        session.execute(
-            text(
-                "INSERT INTO models (id, name, path, manifest, context_length)"
-                " VALUES (gen_random_uuid(), 'org/other', 'stub:', '{}', 1024)"
-            )
-        )
-    data = b"\n".join([chat("a"), chat("b", model="org/other")])
-    (error,) = run_batch(data)["errors"]["data"]
-    assert (error["code"], error["line"], error["param"]) == ("model_mismatch", 2, "body.model")
-
-
 def test_a_file_that_is_gone_or_of_another_kind_is_no_input(
     api: FlaskClient, runtime: Runtime, upload: Upload, run_batch: RunBatch, model: str
 ) -> None:

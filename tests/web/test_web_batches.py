@@ -156,6 +156,7 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
         "metadata": {"name": "nightly", "": "\u00e9"},
         "parent_id": None,
         "output_expires_after": body["output_expires_after"],
+        "models": [],
         "priority": -5,
         "tags": [],
         "p99_ms": None,

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from visitor import Visitor
 from wire_lines import chat
 
-from runner.db.models import File, Job, Model, Price, Result, Shard, Usage, WorkItem
+from runner.db.models import File, Job, JobModel, Model, Price, Result, Shard, Usage, WorkItem
 from runner.domain.answers import refusal_line, success_line
 from runner.domain.ids import FILE_PREFIX, JOB_PREFIX, decode, encode, item_id, new_uuid
 from runner.runtime import Runtime
@@ -101,6 +101,9 @@ def _add_lines(session: Session, job_id: UUID) -> None:
         "model_id": model_id,
     }
     session.execute(update(Job).where(Job.id == job_id).values(running))
+    session.add(
+        JobModel(job_id=job_id, model_id=model_id, price_id=price_id, lines=LINES, shards=1)
+    )
 
 
 def _end(session: Session, job_id: UUID) -> None:

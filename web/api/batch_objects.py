@@ -67,6 +67,7 @@ class BatchObject(Identified, BatchTimes):
     metadata: dict[str, str] | None
     parent_id: BatchIdText | None
     output_expires_after: OutputExpiryObject | None
+    models: Annotated[list[str], Meta(description="Those that its lines name, once it was read.")]
     priority: int
     tags: list[str]
     p99_ms: Annotated[int, Meta(ge=1)] | None

@@ -90,14 +90,16 @@ class BatchEstimate(TypedDict):
 class EstimateAnswer(TypedDict):
     """What a file would take as a batch. Line numbers count from 1, without blank lines.
 
-    ``lines_counted`` were counted exactly before the time for it was over. ``too_long`` names the
-    first hundred lines whose prompt leaves no room for an answer; ``faults`` are what reading the
-    file would find, the first twenty of them.
+    ``model`` is null where lines name several ``models``. ``lines_counted`` were counted exactly
+    before the time for it was over. ``too_long`` names the first hundred lines whose prompt leaves
+    no room for an answer; ``faults`` are what reading the file would find, the first twenty of
+    them.
     """
 
     object: Literal["estimate"]
     endpoint: str
-    model: str
+    model: str | None
+    models: list[str]
     lines_counted: Count
     too_long_lines: Count
     too_long: list[Annotated[int, Meta(ge=1)]]

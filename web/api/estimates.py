@@ -69,7 +69,8 @@ def _answer(told: FileEstimate) -> EstimateAnswer:
     return {
         "object": "estimate",
         "endpoint": told.endpoint,
-        "model": told.model,
+        "model": told.models[0] if len(told.models) == 1 else None,
+        "models": list(told.models),
         "lines_counted": told.counted,
         "too_long_lines": told.too_long,
         "too_long": list(told.too_long_lines),

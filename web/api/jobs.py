@@ -120,6 +120,15 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
         "job_id": job_id,
         "state": report.job.state,
         "model": report.job.model,
+        "models": [
+            {
+                "model": model,
+                "lines": share.succeeded,
+                "usage": usage_object(share),
+                "cost": exact_cost(share.billed_nano, share.run_cost_nano),
+            }
+            for model, share in report.models.items()
+        ],
         "lines": {
             "total": report.job.total,
             "succeeded": totals.succeeded,

@@ -82,12 +82,22 @@ class AlertObject(TypedDict):
     created_at: UnixSeconds
 
 
+class ModelShare(TypedDict):
+    """What the lines that name one model came to; ``lines`` are those that succeeded."""
+
+    model: str
+    lines: Count
+    usage: UsageObject
+    cost: ExactCost
+
+
 class ReportObject(TypedDict):
     """The true account of a job, also while it runs."""
 
     job_id: BatchIdText
     state: JobState
-    model: str | None
+    model: Annotated[str | None, Meta(description="Null where lines name several.")]
+    models: list[ModelShare]
     lines: LineCounts
     usage: UsageObject
     cost: ExactCost

@@ -24,7 +24,8 @@ from runner.domain.latency import Measure, Percentiles
 from runner.domain.pricing import NANO
 from runner.services.estimate_records import Actual, EstimateRecord
 from runner.services.files import FileRecord
-from runner.services.job_records import JobRecord, Totals
+from runner.services.job_records import JobRecord
+from runner.services.job_totals import Totals
 from runner.services.models import ModelRecord
 from web.api.batch_objects import BatchObject, BatchTimes
 from web.api.estimate_objects import (
@@ -119,6 +120,7 @@ def batch_object(job: JobRecord) -> BatchObject:
         "output_expires_after": None
         if job.output_expires_seconds is None
         else {"anchor": "created_at", "seconds": job.output_expires_seconds},
+        "models": list(job.models),
         "priority": job.priority,
         "tags": list(job.tags),
         "p99_ms": job.p99_bound_ms,

@@ -55,7 +55,6 @@ LINE_CODES = {
     "invalid_value": "A field of the body is out of its range.",
     "line_too_long": "The line has more bytes than a line may have.",
     "missing_required_parameter": "A field is missing.",
-    "model_mismatch": "The line names another model than the lines before it.",
     "model_not_found": "No model of that name is registered.",
     "more_errors": "Not a fault of its own: how many more there are.",
     "streaming_unsupported": "A batch cannot stream.",

@@ -6,7 +6,7 @@ from runner.db.models.budgets import Budget, BudgetAlert, Spending
 from runner.db.models.estimates import JobEstimate, ShardCount
 from runner.db.models.events import AuditEntry, OutboxEvent
 from runner.db.models.files import File, FileChunk, FileIndex
-from runner.db.models.jobs import Job, JobError
+from runner.db.models.jobs import Job, JobError, JobModel
 from runner.db.models.profiles import Profile
 from runner.db.models.registry import Model, Price
 from runner.db.models.schedules import Schedule, ScheduleRun
@@ -35,6 +35,7 @@ __all__ = [
     "JobWaste",
     "LatencyDay",
     "JobEstimate",
+    "JobModel",
     "Model",
     "OutboxEvent",
     "Price",

@@ -54,7 +54,7 @@ class ShardCount(Base):
 
 
 class JobEstimate(Base):
-    """What one job was expected to take, and what it took.
+    """What the lines of one job that name one model were expected to take, and what they took.
 
     ``given`` is the estimate before the run and is replaced once, when all prompts are counted;
     ``newest`` follows the run; ``actual`` is the truth at the end, ``lengths`` what later
@@ -70,6 +70,7 @@ class JobEstimate(Base):
     job_id: Mapped[UUID] = mapped_column(
         ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True
     )
+    model_id: Mapped[UUID] = mapped_column(primary_key=True)
     price_id: Mapped[UUID]
     prompt_bytes: Mapped[int] = mapped_column(BigInteger)  # as written in the file
     counted_at: Mapped[datetime | None]

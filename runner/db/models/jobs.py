@@ -94,6 +94,7 @@ class Job(Base):
     pause_note: Mapped[str | None]  # of a budget's stop: a sentence with figures
     pause_needs_nano: Mapped[int | None] = mapped_column(BigInteger)  # for one more line
     outcome: Mapped[str | None]  # what finalising or cancelling will end in
+    # The one model that its lines name; null if they name several, and until they are read.
     model_id: Mapped[UUID | None] = mapped_column(ForeignKey("models.id"))
     total_items: Mapped[int | None]
     invalid_items: Mapped[int] = mapped_column(server_default="0")
@@ -120,6 +121,24 @@ class Job(Base):
     expired_at: Mapped[datetime | None]
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
+
+
+class JobModel(Base):
+    """One of the models that a job's lines name, with the price list pinned for it.
+
+    ``lines`` and ``shards`` are those that it began with; a shard has lines of one model.
+    """
+
+    __tablename__ = "job_models"
+    __table_args__ = (CheckConstraint("lines > 0 AND shards > 0", name="counts"),)
+
+    job_id: Mapped[UUID] = mapped_column(
+        ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True
+    )
+    model_id: Mapped[UUID] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    price_id: Mapped[UUID]
+    lines: Mapped[int]
+    shards: Mapped[int]
 
 
 class JobError(Base):

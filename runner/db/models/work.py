@@ -63,6 +63,7 @@ class Shard(Base):
         Index(
             "ix_shards_open",
             "job_id",
+            "model_id",
             "suspect",
             "shard_no",
             postgresql_where=text("state = 'open'"),
