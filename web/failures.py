@@ -4,6 +4,7 @@ How a failure is shown is up to the surface: the API answers JSON, the page HTML
 """
 
 import logging
+import math
 import traceback
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -20,6 +21,7 @@ from runner.domain.errors import (
     StateConflict,
     StorageFull,
     TooLarge,
+    TooManyRequests,
     Unauthenticated,
     Unavailable,
 )
@@ -36,6 +38,7 @@ _STATUSES: dict[type[RunnerError], int] = {
     NotFound: 404,
     Gone: 410,
     TooLarge: 413,
+    TooManyRequests: 429,
     Unavailable: 503,
     StorageFull: 507,
 }
@@ -72,6 +75,12 @@ def _expected(error: RunnerError) -> Failure:
     headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
     if status in _RETRY_SECONDS:
         headers = {"Retry-After": _RETRY_SECONDS[status]}
+    if isinstance(error, TooManyRequests):
+        # In whole seconds for everybody, and exactly for OpenAI's clients.
+        headers = {
+            "Retry-After": str(math.ceil(error.wait_seconds)),
+            "Retry-After-Ms": str(math.ceil(error.wait_seconds * 1000)),
+        }
     return Failure(status, error.message, error.code, error.param, headers)
 
 

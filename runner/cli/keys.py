@@ -1,22 +1,28 @@
 """``tokenmill keys``: make, list and revoke API keys."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from runner.cli.console import AsJson, DataDir, age, installation, print_json, print_table
+from runner.cli.projects import read_id
 from runner.domain import ids
-from runner.domain.errors import NotFound
-from runner.services import keys, projects
+from runner.services import keys, projects, request_limits
 from runner.services.keys import KeyRecord
 
 app = typer.Typer(help="API keys of projects.", no_args_is_help=True)
+
+PerMinute = Annotated[
+    int, typer.Option(min=0, help="How many requests the key may send; 0 is without a limit.")
+]
 
 
 @app.command()
 def create(
     project: Annotated[str, typer.Option(help="Whose key it is; made if new.")] = "default",
     name: Annotated[str, typer.Option(help="What to call the key.")] = "default",
+    requests_per_minute: PerMinute = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -24,6 +30,9 @@ def create(
     with installation(data_dir) as runtime, runtime.transaction() as session:
         is_new = all(one.name != project for one in projects.list_projects(session))
         record, secret = keys.create_key(session, project, name)
+        if requests_per_minute:
+            request_limits.set_limit(session, record.id, requests_per_minute)
+            record = replace(record, requests_per_minute=requests_per_minute)
     if is_new:
         typer.echo(f"The project {project!r} is new with this key.", err=True)
     if as_json:
@@ -47,6 +56,7 @@ def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             record.project,
             record.name,
             record.hint + "…",
+            record.requests_per_minute,
             age(record.created_at),
             age(record.last_used_at),
             age(record.revoked_at),
@@ -54,18 +64,35 @@ def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         for record in records
         for shown in [_shown(record)]
     ]
-    print_table(("id", "project", "name", "key", "created", "last used", "revoked"), rows)
+    print_table(
+        ("id", "project", "name", "key", "per minute", "created", "last used", "revoked"), rows
+    )
+
+
+@app.command()
+def limit(
+    key_id: str,
+    requests_per_minute: PerMinute,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Limit how many requests a key may send in a minute (its id is in ``keys ls``)."""
+    with installation(data_dir) as runtime, runtime.transaction() as session:
+        wanted = read_id(ids.API_KEY_PREFIX, key_id, "key", "keys ls")
+        request_limits.set_limit(session, wanted, requests_per_minute or None)
+    if as_json:
+        print_json({"id": key_id, "requests_per_minute": requests_per_minute or None})
+    elif requests_per_minute:
+        typer.echo(f"{key_id} may send {requests_per_minute:,} requests in a minute.")
+    else:
+        typer.echo(f"{key_id} may send as many requests as it likes.")
 
 
 @app.command()
 def revoke(key_id: str, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """End a key at once (its id is in ``keys ls``)."""
-    with installation(data_dir) as runtime:
-        uuid = ids.decode(ids.API_KEY_PREFIX, key_id)
-        if uuid is None:
-            raise NotFound(f"{key_id!r} is not a key's id; see: tokenmill keys ls.")
-        with runtime.transaction() as session:
-            keys.revoke_key(session, uuid)
+    with installation(data_dir) as runtime, runtime.transaction() as session:
+        keys.revoke_key(session, read_id(ids.API_KEY_PREFIX, key_id, "key", "keys ls"))
     if as_json:
         print_json({"id": key_id, "revoked": True})
     else:
@@ -78,6 +105,7 @@ def _shown(record: KeyRecord) -> dict[str, object]:
         "project": record.project,
         "name": record.name,
         "hint": record.hint,
+        "requests_per_minute": record.requests_per_minute,
         "created_at": record.created_at,
         "expires_at": record.expires_at,
         "last_used_at": record.last_used_at,

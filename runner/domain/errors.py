@@ -53,6 +53,16 @@ class Unauthenticated(RunnerError):
     code = "invalid_api_key"
 
 
+class TooManyRequests(RunnerError):
+    """The caller sends faster than its limit allows; the same request will do soon."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, wait_seconds: float) -> None:
+        super().__init__(message)
+        self.wait_seconds = wait_seconds
+
+
 class TooLarge(RunnerError):
     """More bytes or lines than this installation accepts."""
 

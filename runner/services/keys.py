@@ -23,10 +23,11 @@ _SEEN_EVERY = timedelta(minutes=1)  # last_used_at is coarse: a hot row would co
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is asking: the project that owns what is made, and the key that asked."""
+    """Who is asking: the project that owns what is made, the key that asked, and its limit."""
 
     project_id: ProjectId
     api_key_id: ApiKeyId | None = None
+    requests_per_minute: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class KeyRecord:
     project: str
     name: str
     hint: str
+    requests_per_minute: int | None
     created_at: datetime
     expires_at: datetime | None
     last_used_at: datetime | None
@@ -72,7 +74,7 @@ def authenticate(session: Session, secret: str) -> Caller:
         raise Unauthenticated("Incorrect API key provided. Make one with: tokenmill keys create.")
     if row.last_used_at is None or now - row.last_used_at > _SEEN_EVERY:
         session.execute(update(ApiKey).where(ApiKey.id == row.id).values(last_used_at=now))
-    return Caller(ProjectId(row.project_id), ApiKeyId(row.id))
+    return Caller(ProjectId(row.project_id), ApiKeyId(row.id), row.requests_per_minute)
 
 
 def revoke_key(session: Session, key_id: UUID) -> None:
@@ -118,6 +120,7 @@ def _record_of(row: ApiKey, project: str) -> KeyRecord:
         project=project,
         name=row.name,
         hint=row.hint,
+        requests_per_minute=row.requests_per_minute,
         created_at=row.created_at,
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,

@@ -44,9 +44,7 @@ def test_a_mistyped_project_is_not_made(
         assert "There is no project 'huose'. Did you mean 'house'?" in refused.output
         assert "tokenmill projects create NAME" in refused.output
     assert workshop.scalar(select(func.count()).select_from(Project)) == 1
-    assert (
-        run("jobs", "ls").exit_code == 0
-    )  # the default project is there for whoever needs no other
+    assert run("jobs", "ls").exit_code == 0  # nobody need make the default one
 
 
 def test_a_project_is_made_on_purpose(run: Callable[..., Result]) -> None:

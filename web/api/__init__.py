@@ -19,7 +19,7 @@ from web.api import (
     usage,
     webhooks,
 )
-from web.auth import require_key
+from web.auth import require_key, tell_allowance
 
 
 def register(app: Flask) -> None:
@@ -45,6 +45,7 @@ def _keyed(name: str, *parts: Blueprint) -> Blueprint:
     """Blueprints under ``/name``, all of whose routes need a key."""
     whole = Blueprint(name, __name__, url_prefix=f"/{name}")
     whole.before_request(require_key)
+    whole.after_request(tell_allowance)
     for part in parts:
         whole.register_blueprint(part)
     return whole

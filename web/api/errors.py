@@ -12,7 +12,7 @@ from web.api.objects import ErrorEnvelope, Problem
 from web.failures import Failure, failure_of
 from web.request_scope import current_request_id
 
-_Kind = Literal["invalid_request_error", "authentication_error", "server_error"]
+_Kind = Literal["invalid_request_error", "authentication_error", "requests", "server_error"]
 
 
 def register(app: Flask) -> None:
@@ -36,6 +36,8 @@ def _envelope(failure: Failure) -> ErrorEnvelope:
     match failure.status:
         case HTTPStatus.UNAUTHORIZED:
             kind = "authentication_error"
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            kind = "requests"
         case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             kind = "server_error"
         case _:

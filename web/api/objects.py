@@ -128,7 +128,7 @@ class ErrorDetail(TypedDict):
     """What went wrong, where, and what to do."""
 
     message: str
-    type: Literal["invalid_request_error", "authentication_error", "server_error"]
+    type: Literal["invalid_request_error", "authentication_error", "requests", "server_error"]
     param: Annotated[str, Meta(description="The parameter at fault.")] | None
     code: Annotated[str, Meta(description="Stable; see the table of codes.")]
 

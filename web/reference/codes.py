@@ -26,6 +26,7 @@ REQUEST_CODES = {
     "not_found": "There is no such thing in the caller's project.",
     "part_too_large": "The part of an upload is larger than parts may be.",
     "pyarrow_missing": "Parquet needs pyarrow, which is not installed here.",
+    "rate_limit_exceeded": "The key has sent its requests of a minute; Retry-After tells when to.",
     "request_entity_too_large": "The body is larger than bodies of this route may be.",
     "requested_range_not_satisfiable": "The range lies outside the file.",
     "size_mismatch": "The parts of an upload do not hold as many bytes as were announced.",

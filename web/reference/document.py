@@ -25,7 +25,9 @@ _INTRODUCTION = (
     "Managed batch inference. Under `/v1` the words and shapes are those of OpenAI's Batch API, so "
     "its clients work with another base URL; fields of our own are named as such. Hand in a file "
     f"whose lines are `{INPUT}`, create a batch on it, and read `{OUTPUT}` and `{ERROR}` lines "
-    "back. Every error is one object with a `code` and a sentence that says what to do."
+    "back. Every error is one object with a `code` and a sentence that says what to do. Answers to "
+    "a key with a limit tell it in `x-ratelimit-limit-requests`, `-remaining-requests` and "
+    "`-reset-requests`."
 )
 
 
@@ -80,7 +82,7 @@ def _operation(method: str, path: str, operation: Operation, doc: str) -> Schema
     keyed = path.startswith(("/v1/", "/api/"))
     statuses = {400, 415, 500, 503, *operation.statuses}
     # A reader too may need room on a full disk, to sort in or to note that a key was used.
-    statuses |= {401, 507} if keyed else set()
+    statuses |= {401, 429, 507} if keyed else set()
     statuses |= {404} if named else set()
     described: Schema = {
         "operationId": _operation_id(method, path),

@@ -27,6 +27,7 @@ _SENTENCES = {
     413: "More bytes than are accepted.",
     415: "The body is compressed.",
     416: "The range lies outside the file.",
+    429: "The key has sent the requests that it may send in a minute.",
     500: "The server failed; the fault is logged.",
     503: "A service that is needed is away.",
     507: "The disk of the database is full; nothing was kept.",
@@ -35,6 +36,8 @@ _HEADERS: dict[int, Schema] = {
     206: {"Content-Range": _TEXT},
     401: {"WWW-Authenticate": _TEXT},
     416: {"Content-Range": _TEXT},
+    429: _RETRY_AFTER
+    | {f"x-ratelimit-{name}-requests": _TEXT for name in ("limit", "remaining", "reset")},
     503: _RETRY_AFTER,
     507: _RETRY_AFTER,
 }

@@ -39,6 +39,7 @@ class ApiKey(Base):
     __table_args__ = (
         UniqueConstraint("secret_sha256"),
         CheckConstraint("octet_length(secret_sha256) = 32", name="hash_length"),
+        CheckConstraint("requests_per_minute > 0", name="requests_per_minute"),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=new_uuid)
@@ -46,6 +47,9 @@ class ApiKey(Base):
     name: Mapped[str]
     hint: Mapped[str]  # the first letters, to tell keys apart
     secret_sha256: Mapped[bytes]
+    requests_per_minute: Mapped[int | None]  # None: as many as it likes
+    # The clock of its requests: each puts it forward by its part of a minute.
+    requests_until: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
