@@ -1,17 +1,24 @@
 """The pages of schedules, as a browser without a script uses them."""
 
 import re
+from dataclasses import replace
 
-from sqlalchemy import update
-from visitor import Visitor, assert_harmless
+from sqlalchemy import select, update
+from visitor import FilledForm, Visitor, assert_harmless
 
-from runner.db.models import File
+from runner.db.models import File, Schedule
 from runner.runtime import Runtime
 from runner.services.run_starts import start_runs
+from runner.services.schedule_records import Terms, terms_of
 
 FORM = {
     "name": "nightly", "cron": "30 2 * * *", "zone": "Europe/Berlin", "source": "tag",
     "input": "prompts", "endpoint": "/v1/chat/completions", "catch_up": "all", "overlap": "queue",
+}  # fmt: skip
+OPTIONS = {
+    "priority": "7", "window": "30m", "run_hours": "22:00-06:00 UTC", "on_invalid": "fail",
+    "max_cost": "1250.5", "on_budget": "pause", "tags": "search\r\nnight shift",
+    "metadata": '{"team": "a=b"}', "defaults": '{"stop": "</textarea>"}',
 }  # fmt: skip
 ATTACK = "<script>alert(1)</script>"
 
@@ -41,6 +48,35 @@ def test_a_schedule_is_made_changed_and_ended_by_forms(visitor: Visitor) -> None
     gone = visitor.get(made.location)
     assert gone.status_code == 404
     assert "no such schedule" in gone.text
+
+
+def test_options_survive_a_change_stay_when_left_out_and_go_when_emptied(
+    visitor: Visitor, runtime: Runtime
+) -> None:
+    def terms() -> Terms:
+        with runtime.sessions() as session:
+            return terms_of(session.scalars(select(Schedule)).one())
+
+    where = visitor.post("/schedules", **FORM | OPTIONS).location
+    made = terms()
+    assert (made.priority, made.completion_window, made.on_invalid) == (7, "30m", "fail")
+    assert (made.max_cost_nano, made.on_budget) == (1_250_500_000_000, "pause")
+    assert (made.tags, made.metadata) == (("search", "night shift"), {"team": "a=b"})
+    assert (made.run_hours, made.defaults) == (
+        "22:00-06:00 UTC",
+        b'{"stop": "</textarea>"}',
+    )
+    page = visitor.get(where).text
+    assert_harmless(page)
+    assert "It may cost $1,250.50 at most; one that will not fit runs as far as it goes" in page
+    for form in (FilledForm(page, f"{where}/change").values, FORM):
+        assert visitor.post(f"{where}/change", **form).status_code == 303
+        assert terms() == made
+    empty = dict.fromkeys(("run_hours", "max_cost", "tags", "metadata", "defaults"), "")
+    visitor.post(f"{where}/change", **FORM | empty)
+    assert terms() == replace(
+        made, run_hours=None, max_cost_nano=None, tags=(), metadata=None, defaults=None
+    )
 
 
 def test_a_run_is_shown_with_its_job_or_with_the_reason_why_there_is_none(
@@ -74,6 +110,10 @@ def test_a_form_that_is_wrong_is_told_why(visitor: Visitor) -> None:
         ({"source": "file", "input": "x"}, "no such file"),
         ({"source": "?"}, "exactly one"),
         ({"name": ""}, "name has"),
+        ({"priority": "x"}, "whole number"),
+        ({"max_cost": "$5"}, "amount"),
+        ({"metadata": '{"a": 1}'}, "JSON object of texts"),
+        ({"defaults": "[]"}, "JSON object"),
     ):
         answer = visitor.post("/schedules", **FORM | wrong)
         assert answer.status_code == 400, wrong

@@ -80,3 +80,45 @@ def assert_harmless(page: str) -> None:
                 assert value is not None
                 assert value.startswith(("/", "#")), (tag, value)
                 assert not value.startswith("//"), (tag, value)
+
+
+class FilledForm(HTMLParser):
+    """The texts that a form of a page would send if nobody changed it."""
+
+    def __init__(self, page: str, action: str) -> None:
+        super().__init__()
+        self.values: dict[str, str] = {}
+        self._action = action
+        self._inside = False
+        self._select = self._reading = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        told = dict(attributes)
+        name = told.get("name") or ""
+        match tag:
+            case "form":
+                self._inside = told.get("action") == self._action
+            case "select":
+                self._select = name
+            case "input" if self._inside:
+                self.values[name] = told.get("value") or ""
+            case "textarea" if self._inside:
+                self.values[name], self._reading = "", name
+            case "option" if self._inside and ("selected" in told or self._is_first()):
+                self.values[self._select] = told.get("value") or ""
+                self._reading = "" if "value" in told else self._select
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("option", "textarea"):
+            self._reading = ""
+        elif tag == "form":
+            self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._reading:
+            self.values[self._reading] += data
+
+    def _is_first(self) -> bool:
+        return self._select not in self.values

@@ -1,36 +1,27 @@
 """The pages of schedules: the list, one schedule with its times and runs, and what may be done."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from runner.domain.catch_up import CatchUp
-from runner.domain.errors import InvalidRequest, NotFound
-from runner.domain.ids import FILE_PREFIX, SCHEDULE_PREFIX, FileId, ScheduleId, decode, encode
-from runner.domain.lines import ENDPOINTS
-from runner.domain.overlap import Overlap
+from runner.domain.errors import NotFound
+from runner.domain.ids import SCHEDULE_PREFIX, ScheduleId, decode, encode
 from runner.services import schedule_runs, schedules
-from runner.services.schedule_records import ScheduleRecord, Terms
+from runner.services.schedule_records import ScheduleRecord
 from runner.services.schedules import Keeper
 from web.request_scope import current_runtime, current_session
 from web.ui.guard import current_caller, require_session, require_token
+from web.ui.schedule_form import CHOICES, read_terms, schedule_options, source
 
 bp = Blueprint("schedules", __name__)
 bp.before_request(require_session)
+bp.add_app_template_filter(source)
+bp.add_app_template_filter(schedule_options)
 
 _RUNS_SHOWN = 30
-_SOURCES = (("tag", "the newest file with the tag"), ("path", "the address"), ("file", "the file"))
-_CHOICES = {
-    "endpoints": ENDPOINTS,
-    "catch_ups": list(CatchUp),
-    "overlaps": list(Overlap),
-    "sources": _SOURCES,
-}
 
 
 @bp.app_template_filter("schedule_id")
@@ -45,26 +36,18 @@ def on_clock(moment: datetime, zone: str) -> str:
     return moment.astimezone(ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M %Z")
 
 
-@bp.app_template_filter("source")
-def source(terms: Terms) -> tuple[str, str]:
-    """Which of the three inputs it is, and its name."""
-    if terms.input_file_id is not None:
-        return "file", encode(FILE_PREFIX, terms.input_file_id)
-    return ("tag", terms.input_tag) if terms.input_tag else ("path", terms.input_path or "")
-
-
 @bp.get("/schedules")
 def show_schedules() -> ResponseReturnValue:
     """The list, and the way to add to it."""
     found = schedules.list_schedules(current_session(), current_caller().project_id)
-    return render_template("schedules.html", schedules=found, terms=None, **_CHOICES)
+    return render_template("schedules.html", schedules=found, terms=None, **CHOICES)
 
 
 @bp.post("/schedules")
 def create_schedule() -> ResponseReturnValue:
     """Make a schedule of the form."""
     require_token()
-    made = schedules.create_schedule(current_session(), _keeper(), _read_terms(request.form))
+    made = schedules.create_schedule(current_session(), _keeper(), read_terms(request.form))
     return _back_to(outer_id(made))
 
 
@@ -75,7 +58,7 @@ def show_schedule(schedule_id: str) -> ResponseReturnValue:
     found = schedules.get_schedule(current_session(), project_id, wanted)
     page = schedule_runs.list_runs(current_session(), project_id, wanted, None, _RUNS_SHOWN)
     return render_template(
-        "schedule.html", schedule=found, terms=found.terms, runs=page.items, **_CHOICES
+        "schedule.html", schedule=found, terms=found.terms, runs=page.items, **CHOICES
     )
 
 
@@ -85,7 +68,7 @@ def change_schedule(schedule_id: str) -> ResponseReturnValue:
     require_token()
     wanted, session, keeper = _read_id(schedule_id), current_session(), _keeper()
     former = schedules.get_schedule(session, keeper.project_id, wanted).terms
-    schedules.change_schedule(session, keeper, wanted, _read_terms(request.form, former))
+    schedules.change_schedule(session, keeper, wanted, read_terms(request.form, former))
     return _back_to(schedule_id)
 
 
@@ -134,25 +117,3 @@ def _read_id(text: str) -> ScheduleId:
     if value is None:
         raise NotFound("There is no such schedule in this project.", param="schedule_id")
     return ScheduleId(value)
-
-
-def _read_terms(form: Mapping[str, str], former: Terms | None = None) -> Terms:
-    given = {name: value.strip() for name, value in form.items()}
-    kind, named = given.get("source", ""), given.get("input", "")
-    if not named:
-        raise InvalidRequest("Say which input it reads.", param="input")
-    file_id = decode(FILE_PREFIX, named) or UUID(int=0)  # which no file has
-    terms = former or Terms("", "", "")
-    return replace(
-        terms,
-        name=given.get("name", ""),
-        cron=given.get("cron", ""),
-        zone=given.get("zone", "") or "UTC",
-        endpoint=given.get("endpoint", ENDPOINTS[0]),
-        catch_up=given.get("catch_up", terms.catch_up),
-        overlap=given.get("overlap", terms.overlap),
-        input_file_id=FileId(file_id) if kind == "file" else None,
-        input_tag=named if kind == "tag" else None,
-        input_path=named if kind == "path" else None,
-        output_path=given.get("output_path") or None,
-    )
