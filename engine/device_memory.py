@@ -1,4 +1,4 @@
-"""The one place that looks at a device's memory."""
+"""The one place that looks at a device: which one it is, and its memory."""
 
 from pathlib import Path
 
@@ -7,6 +7,13 @@ import torch
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CGROUP_USAGE = Path("/sys/fs/cgroup/memory.current")
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    """The name by which its driver knows an NVIDIA GPU, such as ``GPU-8f6e…``; None of others."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return None
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def free_memory(device: torch.device) -> int:

@@ -10,6 +10,7 @@ from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.counters import Counters
 from engine.detokenizer import Detokenizer
+from engine.device_memory import gpu_uuid
 from engine.duplicates import Duplicates
 from engine.errors import EngineError, InvalidParams
 from engine.lanes import open_lane
@@ -70,6 +71,7 @@ class LLMEngine:
         self.max_num_seqs = config.max_num_seqs
         self.lane = lane.name
         self.lane_reason = lane.reason
+        self.gpu_uuid = gpu_uuid(model.device)
         self.description = (
             f"{model.name} on {model.device}, {model.dtype}, {lane.details}, "
             f"KV: {num_blocks} blocks of {config.block_size} tokens, steps of up to "

@@ -135,6 +135,7 @@ class Backend(Protocol):
     rows: int  # sequences it runs at once
     description: str
     lane: Lane
+    gpu_uuid: str | None  # of the NVIDIA GPU that computes, by which its driver knows it
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
         """Parse and tokenise a line.

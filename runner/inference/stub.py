@@ -53,6 +53,7 @@ class StubBackend:
         self.rows = rows
         self.description = f"stub: {rows} rows, {step_ms} ms per step"
         self.lane = Lane("stub", slow_because)
+        self.gpu_uuid: str | None = None
         self._step_seconds = step_ms / 1000
         self._crash_on = crash_on
         self._lines = OpenLines()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from runner.config import Settings
 from runner.db.session import SessionFactory
 from runner.domain.ids import ModelId, WorkerId
-from runner.worker.energy import PowerLog, RaplMeter
+from runner.worker.energy import PowerLog
 from runner.worker.lease_book import LeaseBook
 from runner.worker.lines import Ended
 from runner.worker.metrics import WorkerMetrics
@@ -27,7 +27,7 @@ class WorkerContext:
     metrics: WorkerMetrics
     book: LeaseBook = field(default_factory=LeaseBook)
     times: TimeSheet = field(default_factory=TimeSheet)
-    power: PowerLog = field(default_factory=lambda: PowerLog(RaplMeter.find()))
+    power: PowerLog = field(default_factory=PowerLog)
     ended: "queue.Queue[Ended]" = field(default_factory=lambda: queue.Queue(_ENDED_MOST))
     wake: threading.Event = field(default_factory=threading.Event)  # there may be work
     look: threading.Event = field(default_factory=threading.Event)  # leases may have changed

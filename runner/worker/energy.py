@@ -1,16 +1,19 @@
 """What lines cost in energy, where the machine measures it; nothing is ever guessed.
 
-Linux tells what processor packages have used (RAPL). A line gets the mean power of the time it
-was in the worker, times its share of device time; the shares of the lines of a busy worker are its
-wall time, so their energy is what was measured meanwhile. It is that of the whole package: on a
-host that does other work beside it, theirs is in it.
+A worker reads the counter of what computes: its GPU's own (``nvml``), else those of the processor
+packages, as Linux tells them (RAPL). A line gets the mean power of the time it was in the worker,
+times its share of device time; the shares of the lines of a busy worker are its wall time, so their
+energy is what was measured meanwhile. It is that of the whole GPU or package: where other work runs
+beside it, theirs is in it.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from runner.worker.nvml import GpuMeter
 from runner.worker.time_sheet import now_us
 
 RAPL = Path("/sys/class/powercap")
@@ -21,6 +24,17 @@ _SAMPLES = 8192  # at two a second, over an hour
 class _Sample:
     at_us: int
     used_uj: int
+
+
+class Meter(Protocol):
+    """A counter of energy."""
+
+    def read(self) -> int:
+        """Microjoules used since the meter was found.
+
+        Raises:
+            OSError: it can't be read now.
+        """
 
 
 class RaplMeter:
@@ -54,12 +68,21 @@ class RaplMeter:
         return [_number(package / "energy_uj") for package in self._packages]
 
 
+def find_meter(gpu_uuid: str | None) -> Meter | None:
+    """The meter of what computes, a GPU or the processors; None where nothing measures it."""
+    return RaplMeter.find() if gpu_uuid is None else GpuMeter.find(gpu_uuid)
+
+
 class PowerLog:
     """Readings of a meter over time. One thread samples, another asks."""
 
-    def __init__(self, meter: RaplMeter | None) -> None:
+    def __init__(self, meter: Meter | None = None) -> None:
         self._meter = meter
         self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)
+
+    def watch(self, meter: Meter | None) -> None:
+        """Read this meter from now on; before the first sample."""
+        self._meter = meter
 
     def sample(self) -> None:
         """Read the meter; call it about twice a second."""

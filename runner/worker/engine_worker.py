@@ -21,6 +21,7 @@ from runner.services.models import ModelRecord, model_to_serve
 from runner.services.worker_time import keep_waste
 from runner.services.workers import NewWorker, beat, end_worker, mark_ready, register_worker
 from runner.worker.context import WorkerContext
+from runner.worker.energy import find_meter
 from runner.worker.feeder import Feeder
 from runner.worker.keeper import Keeper
 from runner.worker.lines import Closed
@@ -127,6 +128,7 @@ class EngineWorker:
     def _work(self, model: ModelRecord) -> None:
         context = self._register(model)
         backend = self._load(context, model)
+        context.power.watch(find_meter(backend.gpu_uuid))
         with context.metrics.shown(backend.stats, context.times.read) as address:
             self._announce(context, backend, address)
             self._run_threads(context, backend)

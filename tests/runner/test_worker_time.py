@@ -1,7 +1,9 @@
 """Where a worker's wall time goes: shares of lines, idle, load and waste are all of it."""
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
@@ -19,7 +21,8 @@ from runner.services.worker_time import (
     worker_accounts,
 )
 from runner.services.workers import beat
-from runner.worker.energy import PowerLog, RaplMeter
+from runner.worker.energy import PowerLog, RaplMeter, find_meter
+from runner.worker.nvml import GpuMeter
 from runner.worker.time_sheet import TimeSheet
 
 __all__ = ["start_worker"]
@@ -167,3 +170,43 @@ def test_a_line_gets_its_share_of_what_was_measured(package: Callable[[int], Pat
     whole = log._samples[1].at_us - log._samples[0].at_us  # noqa: SLF001
     assert log.share_of(whole, whole) == 800
     assert log.share_of(whole // 2, 10**9) == pytest.approx(400, abs=10)
+
+
+class GpuDriver:
+    """NVML's calls by C's own conventions, for one GPU with a counter."""
+
+    def __init__(self) -> None:
+        self.used_mj, self.is_lost = 7_000, False
+        pointer, number = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_ulonglong)
+        kinds = (ctypes.c_int, ctypes.c_char_p, pointer), (ctypes.c_int, ctypes.c_void_p, number)
+        self.nvmlInit_v2 = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+        self.nvmlDeviceGetHandleByUUID = ctypes.CFUNCTYPE(*kinds[0])(self._open)
+        self.nvmlDeviceGetTotalEnergyConsumption = ctypes.CFUNCTYPE(*kinds[1])(self._read)
+
+    def _open(self, uuid: bytes, handle: Any) -> int:  # noqa: ANN401
+        handle[0] = 2**40 + 1  # as wide as a pointer
+        return 0 if uuid == b"GPU-1" else 6
+
+    def _read(self, handle: int, found: Any) -> int:  # noqa: ANN401
+        found[0] = self.used_mj
+        return 0 if handle == 2**40 + 1 and not self.is_lost else 15
+
+
+def test_a_gpu_tells_its_own_energy_until_it_is_lost() -> None:
+    driver = GpuDriver()
+    log = PowerLog()
+    log.watch(GpuMeter(driver, "GPU-1"))
+    log.sample()
+    driver.used_mj += 2**33  # more than 32 bits hold
+    log.sample()
+    whole = log._samples[1].at_us - log._samples[0].at_us  # noqa: SLF001
+    assert log.share_of(whole, whole) == 2**33 * 1000
+    driver.is_lost = True
+    log.sample()
+    assert log.share_of(whole, whole) is None
+    with pytest.raises(OSError, match="NVML gave error 6"):
+        GpuMeter(driver, "GPU-2")
+
+
+def test_a_gpu_without_a_counter_is_never_told_by_that_of_the_processors() -> None:
+    assert find_meter("GPU-of-nobody") is None

@@ -49,6 +49,7 @@ class LocalBackend:
         self.rows = self._engine.max_num_seqs
         self.description = self._engine.description
         self.lane = Lane(self._engine.lane, self._engine.lane_reason)
+        self.gpu_uuid = self._engine.gpu_uuid
 
     def prepare(self, lease: Lease, item: ItemInput) -> Task:
         """Parse a line, turn its prompts into token ids, and compile what form it asks for."""
