@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -34,22 +35,19 @@ class Settings(BaseSettings):
     shard_lines: int = Field(default=64, gt=0)
 
     lease_seconds: float = Field(default=60.0, gt=0)
-    heartbeat_seconds: float = Field(default=15.0, gt=0)
-    tick_seconds: float = Field(default=5.0, gt=0)
     grace_seconds: float = Field(default=25.0, ge=0)
 
     device: str = "cpu"
     dtype: str = "auto"
-    weights: Literal["auto", "int8", "int4"] = "auto"
-    kv_cache: Literal["auto", "int8"] = "auto"
+    quantize: Annotated[tuple[Literal["int8", "int4", "kv-int8"], ...], NoDecode] = ()
     memory_utilization: float = Field(default=0.5, gt=0, lt=1)
     max_num_seqs: int | None = Field(default=None, gt=0)  # None: by device
     max_num_batched_tokens: int | None = Field(default=None, gt=0)
     log_format: str = Field(default="console", pattern="^(console|json)$")
-    # Folders and buckets that schedules may read and write, such as s3://acme/in file:///srv/in.
-    stores: Annotated[tuple[str, ...], NoDecode] = ()
-    # Hosts that webhooks may reach though they are private or speak plain HTTP, e.g. hooks.intern.
-    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    # What users may have us reach: folders and buckets that schedules read and write, such as
+    # s3://acme/in file:///srv/in, and receivers of webhooks that are private or speak plain HTTP,
+    # such as http://hooks.intern.
+    places: Annotated[tuple[str, ...], NoDecode] = ()
     failpoints: str = ""  # for debugging only: see runner/failpoints.py
 
     @model_validator(mode="before")
@@ -58,7 +56,7 @@ class Settings(BaseSettings):
         """A profile gives limits that are not set themselves."""
         return {**_PROFILES.get(values.get("limits", "default"), {}), **values}
 
-    @field_validator("stores", "webhook_hosts", mode="before")
+    @field_validator("quantize", "places", mode="before")
     @classmethod
     def _split(cls, several: object) -> object:
         """Several are separated by spaces."""
@@ -70,6 +68,33 @@ class Settings(BaseSettings):
         parse_plan(plan)
         return plan
 
+    @field_validator("quantize")
+    @classmethod
+    def _check_quantize(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
+        if {"int8", "int4"} <= set(parts):
+            raise ValueError("weights are kept in int8 or in int4, not in both")
+        return parts
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """How often a worker says that it lives: three may be lost before its leases lapse."""
+        return self.lease_seconds / 4
+
+    @property
+    def tick_seconds(self) -> float:
+        """How often the database is looked through, should every message have been lost."""
+        return min(5.0, self.lease_seconds / 6)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Roots of the folders and buckets that schedules may read and write."""
+        return tuple(place for place in self.places if not _is_web(place))
+
+    @property
+    def webhook_hosts(self) -> tuple[str, ...]:
+        """Hosts that webhooks may reach though they are private or speak plain HTTP."""
+        return tuple(urlsplit(place).hostname or "" for place in self.places if _is_web(place))
+
     @property
     def models_dir(self) -> Path:
         """Where model folders live on this host."""
@@ -79,6 +104,10 @@ class Settings(BaseSettings):
     def failpoint_marks(self) -> Path:
         """Where the installation remembers which fail-points were reached ``once``."""
         return self.data_dir / "run" / "failpoints"
+
+
+def _is_web(place: str) -> bool:
+    return place.startswith(("http://", "https://"))
 
 
 def load_settings(data_dir: Path | None = None) -> Settings:

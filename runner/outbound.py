@@ -64,7 +64,7 @@ def check_url(url: str, trusted_hosts: Collection[str]) -> None:
     if parts.scheme != "https" or port not in PORTS:
         raise InvalidRequest(
             "A url is https, on port 443 or 8443. (The operator may name other hosts in "
-            "TOKENMILL_WEBHOOK_HOSTS.)",
+            "TOKENMILL_PLACES, as http://HOST.)",
             param="url",
         )
     literal = _as_address(host)

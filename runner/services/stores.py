@@ -1,6 +1,6 @@
 """Folders and buckets: where runs of schedules find their input and leave their output.
 
-Only what lies below the roots of the setting ``stores`` is reached. A root may hold ``{project}``,
+Only what lies below a root among the setting ``places`` is reached. A root may hold ``{project}``,
 so that each project has a part of its own. Credentials of buckets are found as their vendors' own
 tools find them.
 """
@@ -26,7 +26,7 @@ _RETRIES, _RETRY_TIME = 2, timedelta(seconds=20)
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What one project may reach. ``roots`` are those of the setting."""
+    """What one project may reach. ``roots`` are those of the settings."""
 
     roots: tuple[str, ...]
     project: str
@@ -40,7 +40,7 @@ class Stores:
         if self._root_of(address) is None:
             raise InvalidRequest(
                 f"{param}: {address} is in no folder or bucket that this installation allows; its "
-                "operator lists them in TOKENMILL_STORES.",
+                "operator lists them in TOKENMILL_PLACES.",
                 code="store_not_allowed",
                 param=param,
             )

@@ -16,7 +16,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, smollm2_folder: Path) -> It
     data_dir = tmp_path_factory.mktemp("installation")
     place = data_dir / "models" / BUILTIN_MODEL
     shutil.copytree(smollm2_folder, place)
-    with running_server(data_dir, webhook_hosts="127.0.0.1") as server:
+    with running_server(data_dir, places="http://127.0.0.1") as server:
         yield server
 
 

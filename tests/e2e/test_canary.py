@@ -23,7 +23,7 @@ def canary_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """An installation whose one worker dies of a word."""
     data_dir = tmp_path_factory.mktemp("canary")
     run_cli(data_dir, "models", "add", MODEL, f"stub:?rows=8&crash_on={CRASH}")
-    with running_server(data_dir, "--model", MODEL, tick_seconds="1") as server:
+    with running_server(data_dir, "--model", MODEL, lease_seconds="6") as server:
         yield server
 
 

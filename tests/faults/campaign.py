@@ -46,8 +46,6 @@ POINTS = [point for point in FailPoint if point not in ELSEWHERE]
 SETTINGS = {
     "shard_lines": "16",
     "lease_seconds": "6",
-    "heartbeat_seconds": "1.5",
-    "tick_seconds": "1",
     "failpoints": ",".join(f"{point}=kill:once" for point in POINTS),
 }
 

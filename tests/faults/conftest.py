@@ -53,7 +53,7 @@ def stub_server(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     data_dir = tmp_path_factory.mktemp("stubs") / "data"
     home.copy_to(data_dir)
     options = ("--workers", "2", "--model", SLOW_STUB)
-    settings = {"lease_seconds": "3", "heartbeat_seconds": "0.7", "tick_seconds": "1"}
+    settings = {"lease_seconds": "3"}
     with running_server(data_dir, *options, key=home.key, **settings) as server:
         yield server
 

@@ -164,10 +164,9 @@ class Actor:
         self.settings = Settings(
             data_dir=stage.folder,
             shard_lines=2,
-            stores=(str(stage.folder),),
+            places=(str(stage.folder),),
             failpoints=plan,
             lease_seconds=lease_seconds,
-            heartbeat_seconds=lease_seconds / 5,
         )
         arm_failpoints(self.settings)
         self.sessions = create_session_factory(stage.database_url)

@@ -24,8 +24,6 @@ from runner.supervisor.port import usable_port
 LINES = 90
 SETTINGS = {
     "TOKENMILL_LEASE_SECONDS": "6",
-    "TOKENMILL_HEARTBEAT_SECONDS": "1",
-    "TOKENMILL_TICK_SECONDS": "1",
     "TOKENMILL_GRACE_SECONDS": "2",
 }
 

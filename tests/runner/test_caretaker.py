@@ -27,7 +27,7 @@ def wait_until(reached: Callable[[], object]) -> None:
 @pytest.fixture
 def make_caretaker(workshop: Workshop) -> Iterator[MakeCaretaker]:
     """Makes a caretaker with quick ticks; it is stopped at the end."""
-    settings = workshop.settings.model_copy(update={"tick_seconds": 0.05})
+    settings = workshop.settings.model_copy(update={"lease_seconds": 0.3})
     alone = create_session_factory(str(settings.database_url), pool_size=1)
     made: list[Caretaker] = []
 

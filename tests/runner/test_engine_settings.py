@@ -12,14 +12,14 @@ from runner.inference.local.backend import engine_config
 
 def test_weights_are_left_as_they_are_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_config(Path("m"), Settings()).quantisation == Quantisation("auto", "auto")
-    monkeypatch.setenv("TOKENMILL_WEIGHTS", "int4")
-    monkeypatch.setenv("TOKENMILL_KV_CACHE", "int8")
+    monkeypatch.setenv("TOKENMILL_QUANTIZE", "int4 kv-int8")
     assert engine_config(Path("m"), Settings()).quantisation == Quantisation("int4", "int8")
 
 
-def test_an_unknown_format_of_weights_is_refused_at_the_start(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("parts", ["int3", "int8 int4"])
+def test_weights_of_no_format_or_of_two_are_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, parts: str
 ) -> None:
-    monkeypatch.setenv("TOKENMILL_WEIGHTS", "int3")
-    with pytest.raises(ValidationError, match="weights"):
+    monkeypatch.setenv("TOKENMILL_QUANTIZE", parts)
+    with pytest.raises(ValidationError, match="int4"):
         Settings()

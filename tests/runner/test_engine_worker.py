@@ -338,7 +338,7 @@ def test_a_worker_that_outlived_its_leases_doubles_nothing(
 def test_a_worker_declared_dead_by_mistake_ends_and_harms_nothing(
     make_workshop: MakeWorkshop, start_worker: StartWorker
 ) -> None:
-    workshop = make_workshop("stub:?rows=8&step_ms=20", heartbeat_seconds=0.2, grace_seconds=5.0)
+    workshop = make_workshop("stub:?rows=8&step_ms=20", lease_seconds=2.0, grace_seconds=5.0)
     job_id = workshop.make_job(150)
     live = start_worker(workshop)
     wait_until(lambda: settled(workshop, job_id) > 0)
@@ -353,9 +353,7 @@ def test_a_worker_declared_dead_by_mistake_ends_and_harms_nothing(
 def test_leases_stay_alive_for_as_long_as_their_worker_beats(
     make_workshop: MakeWorkshop, start_worker: StartWorker
 ) -> None:
-    workshop = make_workshop(
-        "stub:?rows=4&step_ms=250", lease_seconds=1.5, heartbeat_seconds=0.2, grace_seconds=0.0
-    )
+    workshop = make_workshop("stub:?rows=4&step_ms=250", lease_seconds=1.5, grace_seconds=0.0)
     job_id = workshop.make_job(4)
     orphan = workshop.make_job(4)
     live = start_worker(workshop)
@@ -436,7 +434,7 @@ def test_an_outage_longer_than_a_lease_costs_no_line_and_no_attempt(
     monkeypatch: pytest.MonkeyPatch,
     first: str,
 ) -> None:
-    workshop = make_workshop("stub:?rows=8&step_ms=20", heartbeat_seconds=0.1)
+    workshop = make_workshop("stub:?rows=8&step_ms=20", lease_seconds=1.0)
     job_id = workshop.make_job(40)
     live = start_worker(workshop)
     away = {"writer": threading.Event(), "keeper": threading.Event()}

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 from workshop import MODEL, Workshop, joined, make_item, make_items
 
+from runner.config import Settings
 from runner.db.models import File, Job, JobError, Result, Shard, WorkItem
 from runner.domain.states import JobState
 from runner.doorbell import Bell, Ring
@@ -289,9 +290,9 @@ def test_a_reader_that_is_stuck_is_cut_off(
 
 
 def test_a_reader_tells_that_it_reads_also_where_lines_are_few_and_long(
-    make_workshop: MakeWorkshop, monkeypatch: pytest.MonkeyPatch
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workshop = make_workshop(heartbeat_seconds=1e-9)
+    monkeypatch.setattr(Settings, "heartbeat_seconds", 1e-9)
     job_id = workshop.make_job(5, ingested=False)
     renewals = []
     renew = ingest_service._Ingest._renew

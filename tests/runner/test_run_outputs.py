@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def timetable(make_workshop: Callable[..., Workshop], folder: Path) -> Timetable:
-    return Timetable(make_workshop(stores=(str(folder),)))
+    return Timetable(make_workshop(places=(str(folder),)))
 
 
 def dated(folder: Path, run: RunRecord, ending: str = ".jsonl") -> Path:
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_there_is_named(timetable: Timetable, folder: Path) -
 def test_a_file_that_is_too_large_is_no_job(
     make_workshop: Callable[..., Workshop], folder: Path
 ) -> None:
-    timetable = Timetable(make_workshop(stores=(str(folder),), max_file_bytes=10))
+    timetable = Timetable(make_workshop(places=(str(folder),), max_file_bytes=10))
     schedule = make(timetable, folder)
     dated(folder / "in", timetable.run_now(schedule)).write_bytes(b"x" * 11)
     timetable.start()
@@ -178,6 +178,6 @@ def test_a_place_outside_the_allowed_ones_is_refused_when_the_schedule_is_made(
     timetable: Timetable, folder: Path
 ) -> None:
     for fields in ({"input_path": "/etc/passwd"}, {"output_path": "s3://elsewhere/a"}):
-        with pytest.raises(InvalidRequest, match="TOKENMILL_STORES") as refusal:
+        with pytest.raises(InvalidRequest, match="TOKENMILL_PLACES") as refusal:
             make(timetable, folder, **fields)
         assert refusal.value.param in fields

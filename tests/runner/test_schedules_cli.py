@@ -80,7 +80,7 @@ def test_a_run_by_hand_stands_in_the_history_with_its_reason(
         ((*CREATE[:5], "Mars/X", "--tag", "a"), "Mars/X"),
         (CREATE, "exactly one of"),
         ((*CREATE, "--file", "nonsense"), "no such file"),
-        ((*CREATE, "--path", "/etc/passwd"), "TOKENMILL_STORES"),
+        ((*CREATE, "--path", "/etc/passwd"), "TOKENMILL_PLACES"),
         ((*CREATE, "--tag", "a", "--max-cost", "much"), "--max-cost"),
         ((*CREATE, "--tag", "a", "--run-hours", "25:00-26:00"), "run_hours"),
     ],

@@ -70,7 +70,7 @@ def test_only_what_lies_below_a_root_is_reached(text: str, stores: Stores, tmp_p
         lambda: stores.write(wanted, [b"x"]),
         lambda: stores.remove(wanted),
     ):
-        with pytest.raises(InvalidRequest, match="TOKENMILL_STORES") as refusal:
+        with pytest.raises(InvalidRequest, match="TOKENMILL_PLACES") as refusal:
             act()
         assert refusal.value.code == "store_not_allowed"
 

@@ -106,7 +106,7 @@ def test_a_form_that_is_wrong_is_told_why(visitor: Visitor) -> None:
         ({"cron": "x"}, "five fields"),
         ({"zone": "Mars"}, "no time zone"),
         ({"input": ""}, "which input"),
-        ({"source": "path", "input": "/etc/passwd"}, "TOKENMILL_STORES"),
+        ({"source": "path", "input": "/etc/passwd"}, "TOKENMILL_PLACES"),
         ({"source": "file", "input": "x"}, "no such file"),
         ({"source": "?"}, "exactly one"),
         ({"name": ""}, "name has"),

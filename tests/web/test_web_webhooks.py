@@ -19,7 +19,7 @@ from receiver import Receiver, receiving  # noqa: E402  (it lies beside the runn
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"webhook_hosts": ("127.0.0.1",)})
+    return settings.model_copy(update={"places": ("http://127.0.0.1",)})
 
 
 @pytest.fixture

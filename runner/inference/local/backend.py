@@ -1,6 +1,6 @@
 """The backend that runs our own engine in this process."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from engine.grammar import Grammar
 from engine.llm_engine import LLMEngine
 from engine.outputs import FinishReason, RequestOutput
 from engine.pooling import Pooling, PoolingParams
-from engine.quantisation import Quantisation
+from engine.quantisation import INT4, INT8, PLAIN, Quantisation
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 from engine.tokenizer import Tokenizer
@@ -224,13 +224,18 @@ def engine_config(folder: Path, settings: Settings) -> EngineConfig:
         model=folder,
         device=settings.device,
         dtype=settings.dtype,
-        quantisation=Quantisation(settings.weights, settings.kv_cache),
+        quantisation=_quantisation(settings.quantize),
         memory_utilization=settings.memory_utilization,
         max_num_seqs=settings.max_num_seqs or defaults.rows,
         max_num_batched_tokens=settings.max_num_batched_tokens or defaults.tokens,
         long_prefill_tokens=defaults.chunk,
         step_seconds=None if is_set else defaults.seconds,
     )
+
+
+def _quantisation(parts: Collection[str]) -> Quantisation:
+    weights = next((part for part in parts if part in (INT8, INT4)), PLAIN)
+    return Quantisation(weights, INT8 if "kv-int8" in parts else PLAIN)
 
 
 def _metrics(output: RequestOutput) -> LineMetrics:
