@@ -9,11 +9,13 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import EngineError, InvalidParams, NotPaged, UnsupportedModel
+from engine.kernels import KernelsUnavailable, load_kernels
 from engine.models.calibration import measure_reaches
 from engine.models.fused import FusedModel
 from engine.models.hf import LoadedModel, load_from_folder, page_attention
 from engine.models.likeliest import Wanted
 from engine.models.llama import NotFusable, take_apart
+from engine.models.packed import is_faster, pack_linears
 from engine.models.padded import PaddedModel
 from engine.models.padded_probe import probe_padded_model
 from engine.models.precision import fits_in_float32, in_float32
@@ -74,7 +76,7 @@ def _fused(
     except NotFusable as reason:
         _refuse_quantisation(config, str(reason))
         logger.info("%s runs without fused layers: %s.", model.name, reason)
-        return model
+        return _packed(model, config, answers)
     try:
         # The plain layers first: a rounded one may not be near enough to prove anything.
         probe_model(fused, config.block_size, answers)
@@ -86,6 +88,24 @@ def _fused(
         _refuse_quantisation(config, error.message)
         logger.warning("%s runs without fused layers: %s.", model.name, error.message)
     # Its weights went into the fused layers.
+    network, _ = load_from_folder(config)
+    return page_attention(network, model.max_model_len)
+
+
+def _packed(model: LoadedModel, config: EngineConfig, answers: list[torch.Tensor]) -> LoadedModel:
+    """The model with its linear layers packed where that is faster and proves right."""
+    try:
+        kernels = load_kernels() if model.device.type == "cpu" else None
+    except KernelsUnavailable:
+        kernels = None
+    if kernels is None or not pack_linears(model.network, kernels, is_faster):
+        return model
+    try:
+        probe_model(model, config.block_size, answers)
+        return model
+    # A family may look into the weights of its layers.
+    except Exception as error:
+        logger.warning("%s runs without packed layers: %s.", model.name, error)
     network, _ = load_from_folder(config)
     return page_attention(network, model.max_model_len)
 

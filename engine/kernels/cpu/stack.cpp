@@ -279,8 +279,9 @@ void product_of(const T* source, int64_t m, const TmMatrix& weight, float* out, 
     for (int64_t row = 0; row < m && in_bands; ++row) {
         copy_row(source + row * weight.inputs, weight.inputs, rows.row(row));
     }
-    std::vector<int8_t> rounded(padded(m) * int8_stride(weight.inputs));
-    std::vector<float> scales(m);
+    const bool is_int8 = weight.format == TM_INT8;
+    std::vector<int8_t> rounded(is_int8 ? padded(m) * int8_stride(weight.inputs) : 0);
+    std::vector<float> scales(is_int8 ? m : 0);
     const Int8Rows int8 = {rounded.data(), scales.data()};
     run_team(threads, [&](Team& team, int) {
         configure_tiles();
