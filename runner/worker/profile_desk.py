@@ -53,7 +53,7 @@ class ProfileDesk:
                 with self._context.sessions.begin() as session:
                     profiles.note_begun(session, order.id)
                 told = True
-        trace, problem = _result_of(profile)
+        trace, problem = _result_of(profile, self._stopped)
         with self._context.sessions.begin() as session:
             if trace is None:
                 profiles.fail(session, order.id, problem)
@@ -62,11 +62,13 @@ class ProfileDesk:
         logger.info("Profiled %d steps.", profile.steps_done, extra={"action": "profiled"})
 
 
-def _result_of(profile: StepProfile) -> tuple[bytes | None, str]:
+def _result_of(profile: StepProfile, worker_ends: bool) -> tuple[bytes | None, str]:
     """The trace, or why there is none."""
     if profile.refusal is not None:
         return None, profile.refusal
     recording = profile.recording
+    if worker_ends and (recording is None or not profile.steps_done):
+        return None, "The worker ended before it had a line. Ask again once another is ready."
     if recording is None or not profile.steps_done:
         return None, "The worker was idle: it had no line to answer. Profile it while a job runs."
     try:

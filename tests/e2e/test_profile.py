@@ -14,7 +14,8 @@ from runner.model_library import BUILTIN_MODEL
 CANARY = "Quetzalcoatl"
 
 
-NOT_YET = ("is starting", "No engine worker lives")  # the worker may just give way to another model
+# The worker may just give way to another test's model.
+NOT_YET = ("is starting", "No engine worker", "ended before it had a line")
 
 
 def profile(server: Server, *words: str) -> subprocess.CompletedProcess[str]:

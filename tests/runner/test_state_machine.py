@@ -5,6 +5,7 @@ the epoch of a lease that was live, the ledger is the sum of what was accepted, 
 and an ended job never changes.
 """
 
+import os
 from collections import Counter, defaultdict
 from typing import ClassVar
 
@@ -288,7 +289,8 @@ def test_what_must_always_hold_holds_in_any_order_of_events(
 
 
 RUNS = settings(
-    max_examples=40,
+    max_examples=int(os.environ.get("MACHINE_EXAMPLES", "16")),
+    derandomize="MACHINE_EXAMPLES" not in os.environ,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
