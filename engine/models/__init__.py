@@ -19,7 +19,7 @@ from engine.models.packed import is_faster, pack_linears
 from engine.models.padded import PaddedModel
 from engine.models.padded_probe import probe_padded_model
 from engine.models.precision import fits_in_float32, in_float32
-from engine.models.probe import QUANTISED_TOLERANCE, plain_answers, probe_model
+from engine.models.probe import COARSE_TOLERANCE, plain_answers, probe_model
 from engine.quantisation import INT8, PLAIN
 
 __all__ = ["FusedModel", "LoadedModel", "PaddedModel", "Wanted", "load_model"]
@@ -82,7 +82,7 @@ def _fused(
         probe_model(fused, config.block_size, answers)
         if weights != PLAIN:
             fused.quantise(weights, reaches)
-            probe_model(fused, config.block_size, answers, QUANTISED_TOLERANCE)
+            probe_model(fused, config.block_size, answers, COARSE_TOLERANCE)
         return fused
     except NotPaged as error:
         _refuse_quantisation(config, error.message)
@@ -101,7 +101,8 @@ def _packed(model: LoadedModel, config: EngineConfig, answers: list[torch.Tensor
     if kernels is None or not pack_linears(model.network, kernels, is_faster):
         return model
     try:
-        probe_model(model, config.block_size, answers)
+        # Each layer was proved by itself; now only nonsense must be found out.
+        probe_model(model, config.block_size, answers, COARSE_TOLERANCE)
         return model
     # A family may look into the weights of its layers.
     except Exception as error:

@@ -20,6 +20,9 @@ from engine.models.low_bits import PANEL
 _ROWS = (16, 256)
 """What is timed: a few lines at the end of a job, and a full step."""
 _ROUNDS = 3
+_PROOF_ROWS = 3
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+"""Largest difference allowed, as a share of a layer's largest output."""
 
 
 class PackedLinear(nn.Module):
@@ -71,12 +74,13 @@ def is_faster(packed: PackedLinear, linear: nn.Linear) -> bool:
     return ours < theirs
 
 
+@torch.inference_mode()
 def pack_linears(
     network: nn.Module,
     kernels: Kernels,
     faster: Callable[[PackedLinear, nn.Linear], bool],
 ) -> int:
-    """Put packed layers in the place of plain ones whose shape they are faster at.
+    """Put packed layers in the place of plain ones that they agree with and are faster than.
 
     Args:
         network: it changes; a plain layer's weight is let go if nobody else has it.
@@ -93,7 +97,7 @@ def pack_linears(
             packed = PackedLinear(kernels, linear)
             if shape not in verdicts:
                 verdicts[shape] = faster(packed, linear)
-            if verdicts[shape]:
+            if verdicts[shape] and _agrees(packed, linear):
                 setattr(parent, name, packed)
                 replaced += 1
     return replaced
@@ -110,6 +114,15 @@ def _linears(network: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
                 and child.in_features % INPUT_MULTIPLE == 0
             ):
                 yield parent, name, child
+
+
+def _agrees(packed: PackedLinear, linear: nn.Linear) -> bool:
+    """Whether both give the same for a few rows, so that a model is not judged by its rounding."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(_PROOF_ROWS, linear.in_features, generator=generator)
+    ours, theirs = (layer(rows.to(linear.weight.dtype)).float() for layer in (packed, linear))
+    limit = _TOLERANCE[linear.weight.dtype] * theirs.abs().max()
+    return bool((ours - theirs).abs().max() <= limit)
 
 
 def _seconds(layer: nn.Module, rows: torch.Tensor) -> float:

@@ -16,8 +16,8 @@ from engine.models.hf import LoadedModel
 
 TOLERANCE = {torch.float32: 3e-4, torch.bfloat16: 5e-2}
 """Largest difference allowed, as a share of the plain model's largest logit."""
-QUANTISED_TOLERANCE = 1.0
-"""The same for rounded weights, whose layers were proved before: only nonsense is found out."""
+COARSE_TOLERANCE = 1.0
+"""The same for layers that were proved before, and then rounded or packed: finds only nonsense."""
 
 
 @dataclass(frozen=True, slots=True)

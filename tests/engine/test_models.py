@@ -138,10 +138,11 @@ def test_rounding_of_bfloat16_does_not_choose_the_lane(
     model = load_model(EngineConfig(model=folder, dtype="bfloat16", block_size=8))
     assert isinstance(model, kind)
     assert isinstance(model, LoadedModel) or model.batches
-    kept = model._network.state_dict()
+    kept = model._network.state_dict()  # without the layers that were packed
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).state_dict()
-    assert {name: t.dtype for name, t in kept.items()} == {n: t.dtype for n, t in plain.items()}
-    assert all(torch.equal(kept[name], tensor) for name, tensor in plain.items())
+    assert "model.embed_tokens.weight" in kept or "backbone.embeddings.weight" in kept
+    assert all(tensor.dtype is plain[name].dtype for name, tensor in kept.items())
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in kept.items())
 
 
 def test_memory_that_runs_out_at_the_probe_is_no_reason_for_a_lane(
