@@ -20,7 +20,8 @@ from runner.domain.ids import FILE_PREFIX, FileId, decode
 from runner.domain.states import TERMINAL_JOB_STATES
 from runner.runtime import find_services
 from runner.services.costs import Scope, spent_by
-from runner.services.keys import Caller, find_project
+from runner.services.keys import Caller
+from runner.services.projects import find_project
 from runner.services.schedule_records import Terms
 from runner.services.schedules import Keeper, create_schedule
 
