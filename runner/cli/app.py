@@ -19,6 +19,7 @@ from runner.cli import (
     models,
     profile,
     projects,
+    retention,
     retries,
     run,
     schedules,
@@ -42,6 +43,7 @@ jobs.app.command()(retries.retry)
 jobs.app.command()(retries.merged)
 app.command()(run.run)
 app.command()(profile.profile)
+app.command()(retention.retention)
 app.add_typer(projects.app, name="projects")
 app.add_typer(keys.app, name="keys")
 app.add_typer(budgets.app, name="budgets")

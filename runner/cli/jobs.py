@@ -303,6 +303,7 @@ def show_job(job: JobRecord, as_json: bool) -> None:
     ]
     if job.max_cost_nano is not None:
         rows.append(("limit", money(job.max_cost_nano, 9)))
+    rows += [("lines gone", reason) for reason in dict.fromkeys(job.gone.values())]
     print_table(("", ""), rows)
     show_faults(job)
 

@@ -16,6 +16,11 @@ def is_visible() -> ColumnElement[bool]:
     )
 
 
+def removed(moment: datetime) -> str:
+    """That retention removed the lines of a job, in a sentence."""
+    return f"The lines were removed on {_told(moment)} under retention."
+
+
 def why_gone(file: File) -> str:
     """What became of a file that is not visible any more, in a sentence."""
     name = _NAMES.get(file.view or "", "file")

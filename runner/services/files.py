@@ -17,16 +17,16 @@ from runner.domain.ids import FileId, JobId, ProjectId, new_uuid
 from runner.domain.tags import check_tags
 from runner.failpoints import FailPoint, hit
 from runner.services.audit import record
-from runner.services.file_life import is_visible, why_gone
+from runner.services.file_life import is_visible, removed, why_gone
 from runner.services.pages import Page, cut
 from runner.services.repeats import key_reused
+from runner.services.retention_rule import input_life
 
 CHUNK_BYTES = 1024**2
 INPUT_PURPOSE = "batch"
 OUTPUT_PURPOSE = "batch_output"
 _FILENAME_LETTERS = 255
 SHORTEST_LIFE, LONGEST_LIFE = 3_600, 2_592_000  # seconds that a caller may ask for
-_INPUT_LIFE = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ def _file_of_key(session: Session, project_id: ProjectId, key: str) -> File | No
 
 def _store(session: Session, project_id: ProjectId, upload: Upload, max_bytes: int) -> FileRecord:
     file_id = new_uuid()
-    life = timedelta(seconds=upload.expires_seconds) if upload.expires_seconds else _INPUT_LIFE
+    asked = upload.expires_seconds
+    life = timedelta(seconds=asked) if asked else input_life(session)
     row = File(
         id=file_id,
         project_id=project_id,
@@ -148,13 +149,16 @@ def get_file(session: Session, project_id: ProjectId, file_id: UUID) -> FileReco
 
 def visible_file(session: Session, project_id: ProjectId, file_id: UUID) -> File:
     """The row of a file of the project that is neither deleted nor expired."""
-    query = select(File, is_visible()).where(File.id == file_id, File.project_id == project_id)
-    found = session.execute(query).one_or_none()
+    query = select(File, is_visible(), Job.lines_removed_at).outerjoin(Job, Job.id == File.job_id)
+    found = session.execute(
+        query.where(File.id == file_id, File.project_id == project_id)
+    ).one_or_none()
     if found is None:
         raise NotFound("No such File object in this project.", param="id")
-    row, is_here = found
+    row, is_here, removed_at = found
     if not is_here:
-        raise NotFound(why_gone(row), param="id")
+        reason = why_gone(row) if removed_at is None else removed(removed_at)
+        raise NotFound(reason, param="id")
     return row
 
 
@@ -204,7 +208,7 @@ def let_expire(session: Session, file_id: UUID) -> None:
     session.execute(
         update(File)
         .where(File.id == file_id, File.expires_at.is_(None))
-        .values(expires_at=func.now() + _INPUT_LIFE)
+        .values(expires_at=func.now() + input_life(session))
     )
 
 

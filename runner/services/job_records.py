@@ -68,6 +68,7 @@ class JobRecord:
     cancelling_at: datetime | None
     cancelled_at: datetime | None
     output_expires_seconds: int | None = None
+    lines_removed_at: datetime | None = None
     estimate: EstimateRecord | None = None
     gone: dict[str, str] = field(default_factory=dict)
     """Why a view's lines are there no more, by view."""
@@ -98,6 +99,7 @@ def as_created(job: JobRecord) -> JobRecord:
         error_file_id=None,
         estimate=None,
         gone={},
+        lines_removed_at=None,
         phase=phase,
         phase_reason=reason,
         pause_reason=None,
@@ -119,7 +121,7 @@ def job_records(session: Session, jobs: Sequence[Job]) -> list[JobRecord]:
     faults = _faults(session, [job.id for job in jobs if job.error_count])
     estimates = estimate_records(session, [job.id for job in jobs])
     waits = waits_of(session, jobs)
-    gone = gone_views(session, [job.id for job in jobs if job.output_lines is not None])
+    gone = gone_views(session, [job.id for job in jobs])
     return [
         replace(
             _record_of(
@@ -238,4 +240,5 @@ def _record_of(
         cancelling_at=job.cancelling_at,
         cancelled_at=job.cancelled_at,
         output_expires_seconds=job.output_expires_seconds,
+        lines_removed_at=job.lines_removed_at,
     )

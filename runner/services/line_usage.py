@@ -7,6 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from runner.db.models import Usage, WorkItem
+from runner.services.gone_lines import require_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,12 @@ class LineUsage:
 def line_usage(
     session: Session, job_id: UUID, after: int = -1, limit: int = 100
 ) -> list[LineUsage]:
-    """A page of a job's ledger rows in line order, after a line number."""
+    """A page of a job's ledger rows in line order, after a line number.
+
+    Raises:
+        Gone: retention has removed them.
+    """
+    require_lines(session, job_id)
     columns = (
         Usage.idx,
         WorkItem.custom_id,

@@ -34,6 +34,7 @@ from runner.services.profiles import purge_profiles
 from runner.services.purging import purge_gone
 from runner.services.recovery import requeue_expired_leases
 from runner.services.repeats import release_keys
+from runner.services.retention import remove_when_due
 from runner.services.rollup import differences, rebuild, roll_up_live
 from runner.services.schedule_runs import plan_runs, ring_for_runs
 from runner.services.turns import forget_served
@@ -122,7 +123,7 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
 
 def keep_house(sessions: SessionFactory) -> None:
     """The slow chores: partitions of coming weeks, late uploads, traces that nobody fetched, old
-    idempotency keys, faded shares and events."""
+    idempotency keys, faded shares and events, and once a day the lines that retention lets go."""
     with sessions.begin() as session:
         made = ensure_partitions(session.connection(), datetime.now(UTC))
         if made:
@@ -141,6 +142,7 @@ def keep_house(sessions: SessionFactory) -> None:
         session.execute(
             delete(OutboxEvent).where(OutboxEvent.created_at < func.now() - _OUTBOX_KEPT)
         )
+    remove_when_due(sessions)
 
 
 def _mend_roll_ups(session: Session) -> None:

@@ -24,6 +24,7 @@ from runner.doorbell import Bell, ring
 from runner.services import files
 from runner.services.audit import record
 from runner.services.contents import ERROR, OUTPUT, NumberedLine, read_numbered
+from runner.services.file_life import removed
 from runner.services.job_estimates import begin_retry_estimates
 from runner.services.job_models import sole_model, write_shards
 from runner.services.job_records import JobRecord
@@ -49,7 +50,8 @@ def retry_job(
     Lines that were refused when the file was read stay out: they would be again.
 
     Raises:
-        StateConflict: the job has not ended, has no such line, or is being retried.
+        StateConflict: the job has not ended, has no such line or none any more, or is being
+            retried.
         InvalidRequest: its file is gone.
     """
     query = select(Job).where(Job.id == job_id, Job.project_id == caller.project_id)
@@ -122,6 +124,10 @@ def _check_retriable(session: Session, parent: Job) -> None:
     state = JobState(parent.state)
     if not state.is_terminal:
         raise StateConflict(f"A batch that is {state} cannot be retried yet.", param="batch_id")
+    if parent.lines_removed_at is not None:
+        raise StateConflict(
+            f"{removed(parent.lines_removed_at)} The batch cannot be retried.", param="batch_id"
+        )
     running = session.scalar(
         select(Job.id).where(Job.parent_id == parent.id, Job.state.in_(LIVE_JOB_STATES)).limit(1)
     )

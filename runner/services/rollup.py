@@ -81,8 +81,14 @@ def roll_up_live(session: Session) -> int:
     return len(due)
 
 
-def differences(session: Session) -> list[Difference]:
-    """The jobs ended in the last weeks whose roll-up is not what they say, the newest first."""
+def differences(session: Session, ids: tuple[UUID, UUID] | None = None) -> list[Difference]:
+    """The ended jobs whose roll-up is not what they say, the newest first.
+
+    Of the last weeks, or of a range of ids (the second of them not in it).
+    """
+    is_meant = Job.created_at > func.now() - func.make_interval(0, 0, 0, _DAYS_CHECKED)
+    if ids is not None:
+        is_meant = (Job.id >= ids[0]) & (Job.id < ids[1])
     rolled = (
         select(
             UsageDay.job_id,
@@ -106,7 +112,7 @@ def differences(session: Session) -> list[Difference]:
         .outerjoin(rolled, rolled.c.job_id == Job.id)
         .where(
             Job.state.in_(TERMINAL_JOB_STATES),
-            Job.created_at > func.now() - func.make_interval(0, 0, 0, _DAYS_CHECKED),
+            is_meant,
             or_(*(job != roll for job, roll in said)),
         )
         .order_by(Job.id.desc())

@@ -107,6 +107,7 @@ KEYED = {
     ("POST", "/api/jobs/<job_id>/retry"): 404,
     ("GET", "/api/jobs/<job_id>/merged/output"): 404,
     ("GET", "/api/jobs/<job_id>/merged/errors"): 404,
+    ("GET", "/api/retention"): 200,
     ("GET", "/api/jobs/<job_id>/report"): 404,
     ("GET", "/api/jobs/<job_id>/output"): 404,
     ("GET", "/api/jobs/<job_id>/errors"): 404,
@@ -132,7 +133,8 @@ NAMELESS = [
 WEBHOOK = {"url": "https://example.org/hooks"}
 UPLOAD = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "batch"}
 SCHEDULE = {"name": "nightly", "cron": "30 2 * * *", "endpoint": "/v1/chat/completions"}
-SHARED = {"/v1/models", "/v1/models/<path:name>"}  # one registry serves all projects
+# One registry, and one rule, for all projects.
+SHARED = {"/v1/models", "/v1/models/<path:name>", "/api/retention"}
 
 
 def _routes(app: Flask) -> set[tuple[str, str]]:

@@ -157,6 +157,7 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
         "parent_id": None,
         "output_expires_after": body["output_expires_after"],
         "models": [],
+        "lines_removed_at": None,
         "priority": -5,
         "tags": [],
         "p99_ms": None,

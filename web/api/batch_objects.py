@@ -68,6 +68,7 @@ class BatchObject(Identified, BatchTimes):
     parent_id: BatchIdText | None
     output_expires_after: OutputExpiryObject | None
     models: Annotated[list[str], Meta(description="Those that its lines name, once it was read.")]
+    lines_removed_at: Annotated[UnixSeconds, Meta(description="By retention.")] | None
     priority: int
     tags: list[str]
     p99_ms: Annotated[int, Meta(ge=1)] | None

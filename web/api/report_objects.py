@@ -181,3 +181,11 @@ class SpendingObject(TypedDict):
     data: list[SpentGroup]
     total: SpentObject
     latency_ms: LatencyObject
+
+
+class RetentionObject(TypedDict):
+    """For how many days the lines of ended batches are kept; for ever where it is null."""
+
+    object: Literal["retention"]
+    days: Annotated[int, Meta(ge=7, le=3650)] | None
+    applied_at: Annotated[UnixSeconds, Meta(description="The last look for what is due.")] | None

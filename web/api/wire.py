@@ -121,6 +121,7 @@ def batch_object(job: JobRecord) -> BatchObject:
         if job.output_expires_seconds is None
         else {"anchor": "created_at", "seconds": job.output_expires_seconds},
         "models": list(job.models),
+        "lines_removed_at": seconds_or_none(job.lines_removed_at),
         "priority": job.priority,
         "tags": list(job.tags),
         "p99_ms": job.p99_bound_ms,

@@ -110,11 +110,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         report_objects.SpendingObject, parameters=SPENDING, also=TABLES
     ),
     ("GET", "/api/jobs/<job_id>/usage"): Operation(
-        report_objects.LineUsageList, parameters=(AFTER_INDEX, UP_TO_1000)
+        report_objects.LineUsageList, parameters=(AFTER_INDEX, UP_TO_1000), statuses=(410,)
     ),
     ("POST", "/api/jobs/<job_id>/retry"): Operation(batch_objects.BatchObject, RetryJob),
     ("GET", "/api/jobs/<job_id>/merged/output"): Operation(LINES, statuses=(410,)),
     ("GET", "/api/jobs/<job_id>/merged/errors"): Operation(LINES, statuses=(410,)),
+    ("GET", "/api/retention"): Operation(report_objects.RetentionObject),
     ("GET", "/api/jobs/<job_id>/report"): Operation(report_objects.ReportObject),
     ("GET", "/api/jobs/<job_id>/output"): Operation(LINES, statuses=(410,)),
     ("GET", "/api/jobs/<job_id>/errors"): Operation(LINES, statuses=(410,)),

@@ -30,6 +30,7 @@ _STEPS = (
     ("Failed", "failed_at"),
     ("Expired", "expired_at"),
     ("Cancelled", "cancelled_at"),
+    ("Lines gone", "lines_removed_at"),
 )
 
 
@@ -122,6 +123,8 @@ def state_words(job: JobRecord) -> str:
 def phase_words(job: JobRecord) -> str:
     """Where the job really is, in a sentence."""
     words = _PHASES.get(job.phase, job.phase)
+    if job.gone:  # where lines are listed is no longer true
+        words = words.partition(":")[0]
     return f"{words}. {job.phase_reason}" if job.phase_reason else f"{words}."
 
 

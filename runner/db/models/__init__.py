@@ -9,6 +9,7 @@ from runner.db.models.files import File, FileChunk, FileIndex
 from runner.db.models.jobs import Job, JobError, JobModel
 from runner.db.models.profiles import Profile
 from runner.db.models.registry import Model, Price
+from runner.db.models.retention import Retention
 from runner.db.models.schedules import Schedule, ScheduleRun
 from runner.db.models.tenants import ApiKey, Project, WebSession
 from runner.db.models.uploads import Upload, UploadChunk, UploadPart
@@ -42,6 +43,7 @@ __all__ = [
     "Profile",
     "Project",
     "Result",
+    "Retention",
     "Schedule",
     "ScheduleRun",
     "Shard",

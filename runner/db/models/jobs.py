@@ -121,6 +121,7 @@ class Job(Base):
     expired_at: Mapped[datetime | None]
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
+    lines_removed_at: Mapped[datetime | None]  # by retention: its partitions are gone
 
 
 class JobModel(Base):
