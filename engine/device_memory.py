@@ -1,5 +1,6 @@
 """The one place that looks at a device: which one it is, and its memory."""
 
+import gc
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,12 @@ def free_memory(device: torch.device) -> int:
     if limit is not None and usage is not None:
         available = min(available, max(0, limit - usage))
     return available
+
+
+def release_memory() -> None:
+    """Give back to the devices what nothing refers to any more, cycles included."""
+    gc.collect()
+    torch.cuda.empty_cache()  # nothing where CUDA was not used
 
 
 def _read_number(path: Path) -> int | None:

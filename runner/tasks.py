@@ -29,6 +29,7 @@ from runner.worker.bootstep import EngineStep
 logger = logging.getLogger(__name__)
 
 _LAST_LOOK_SECONDS = 5.0
+_MODEL_HELP = "Serve this model; may be given several times (default: all)."
 
 
 def create_app(runtime: Runtime) -> Celery:
@@ -38,7 +39,7 @@ def create_app(runtime: Runtime) -> Celery:
     app.engine_worker = None
     app.steps["worker"].add(EngineStep)
     app.user_options["worker"].add(Option(["--engine"], is_flag=True, help="Run an engine."))
-    app.user_options["worker"].add(Option(["--model"], default=None, help="Which model to load."))
+    app.user_options["worker"].add(Option(["--model"], multiple=True, help=_MODEL_HELP))
     _add_cpu_tasks(app, runtime)
     _add_engine_tasks(app)
     return app

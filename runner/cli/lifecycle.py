@@ -45,11 +45,14 @@ def up(
     port: Port = 8080,
     workers: Annotated[int, typer.Option(min=1, help="How many engine workers to run.")] = 1,
     no_engine: Annotated[bool, typer.Option("--no-engine", help="Run no engine worker.")] = False,
-    model: Annotated[str | None, typer.Option(help="The model to load first.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model to serve; may be given several times. Without it: all."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start everything and stay until Ctrl-C; a second Ctrl-C skips the grace times."""
-    options = UpOptions(host, port, 0 if no_engine else workers, model)
+    options = UpOptions(host, port, 0 if no_engine else workers, tuple(model or ()))
     started = time.monotonic()
 
     def on_ready(state: UpState) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from runner.domain.ids import JobId, ProjectId
+from runner.domain.ids import JobId, ModelId, ProjectId
 
 _FIRST_GUESS_US = 1_000_000.0  # device time of a line, while none has ended
 _MOST_PRESSED = 4.0
@@ -20,9 +20,10 @@ _MOST_PRESSED = 4.0
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """A job with shards to lease. ``shards`` and ``shard_lines`` are estimates."""
+    """A job with shards of a model to lease. ``shards`` and ``shard_lines`` are estimates."""
 
     id: JobId
+    model_id: ModelId
     project_id: ProjectId
     weight: int
     priority: int
@@ -74,14 +75,17 @@ class Turns:
                 del self._jobs[place]
             yield job.id
 
+    def seconds_of(self, job: WaitingJob) -> float:
+        """The device time that what waits of a job will take, by what its project's lines took."""
+        return job.shards * job.shard_lines * self._line_time(job) / 1e6
+
     def _rank(self, job: WaitingJob) -> tuple[int, float, datetime, JobId]:
         had = self._had_us.get(job.project_id, 0.0)
         return (-job.priority, had / (job.weight * self._pressure(job)), job.expires_at, job.id)
 
     def _pressure(self, job: WaitingJob) -> float:
         """1 while the work left needs less than half of the time left, 4 when it needs all."""
-        need = job.shards * job.shard_lines * self._line_time(job) / 1e6
-        share = need / job.seconds_left if job.seconds_left > 0 else 1.0
+        share = self.seconds_of(job) / job.seconds_left if job.seconds_left > 0 else 1.0
         return 1.0 + (_MOST_PRESSED - 1.0) * min(max(2.0 * share - 1.0, 0.0), 1.0)
 
     def _line_time(self, job: WaitingJob) -> float:

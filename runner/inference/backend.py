@@ -173,3 +173,6 @@ class Backend(Protocol):
 
     def stats(self) -> Mapping[str, float]:
         """Counters and gauges for the worker's row."""
+
+    def close(self) -> None:
+        """Let go of the model and its memory; nothing may be called after it."""

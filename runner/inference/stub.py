@@ -64,8 +64,9 @@ class StubBackend:
 
     @classmethod
     def from_path(cls, path: str) -> "StubBackend":
-        """The stub that a model's path describes."""
+        """The stub that a model's path describes; it takes ``load_ms`` as a model takes to load."""
         options = {name: values[-1] for name, values in parse_qs(urlsplit(path).query).items()}
+        time.sleep(float(options.get("load_ms", 0)) / 1000)
         return cls(
             rows=int(options.get("rows", 1024)),
             step_ms=float(options.get("step_ms", 0)),
@@ -146,6 +147,9 @@ class StubBackend:
             "waiting": len(self._waiting),
             "steps": self._steps,
         }
+
+    def close(self) -> None:
+        """There is nothing to free."""
 
     def _start(self, choice: Choice) -> None:
         if self._crash_on and self._crash_on in _prompt_of(choice):

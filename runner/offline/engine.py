@@ -27,7 +27,7 @@ def main() -> None:
     sessions = create_session_factory(settings.database_url)
     connect_doorbell(sessions, PipeBell(sys.stdout.buffer).send)
     ended = threading.Event()
-    worker = EngineWorker(settings, sessions, sys.argv[1], ended.set)
+    worker = EngineWorker(settings, sessions, sys.argv[1:2], ended.set)
     signal.signal(signal.SIGTERM, lambda *_: worker.drain())
     worker.start()
     threading.Thread(target=_listen, args=(settings, worker), name="pipe", daemon=True).start()

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from runner.db.models import Job, JobModel, Model, Price, Shard, Worker
+from runner.db.models import Model, Price
 from runner.domain import pricing
 from runner.domain.errors import NotFound
 from runner.domain.ids import ModelId, PriceId
-from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
 from runner.services.audit import record
 
 
@@ -79,52 +78,6 @@ def get_model(session: Session, name: str) -> ModelRecord:
             param="model",
         )
     return _record_of(row)
-
-
-def model_to_serve(session: Session, name: str | None) -> ModelRecord | None:
-    """The model that a starting worker should load: the one asked for, else the most needed.
-
-    That is the model of the oldest waiting job that no worker serves, else the oldest model.
-    """
-    if name is not None:
-        return get_model(session, name)
-    unserved = session.scalar(_unserved_models())
-    query = select(Model).where(Model.retired_at.is_(None)).order_by(Model.created_at)
-    if unserved is not None:
-        query = query.where(Model.id == unserved)
-    row = session.scalars(query.limit(1)).one_or_none()
-    return _record_of(row) if row is not None else None
-
-
-def waits_for_another_model(session: Session, model_id: ModelId) -> bool:
-    """Whether a job waits for a model that no live worker has loaded, other than this one."""
-    return session.scalar(_unserved_models().where(JobModel.model_id != model_id)) is not None
-
-
-def _unserved_models() -> Select[UUID]:
-    """Models with open shards and no live worker, the oldest job's first."""
-    served = select(Worker.id).where(
-        Worker.model_id == JobModel.model_id,
-        Worker.state.in_(LIVE_WORKER_STATES),
-        Worker.drained_at.is_(None),
-    )
-    is_open = select(Shard.shard_no).where(
-        Shard.job_id == JobModel.job_id,
-        Shard.model_id == JobModel.model_id,
-        Shard.state == ShardState.OPEN,
-    )
-    return (
-        select(JobModel.model_id)
-        .join(Job, Job.id == JobModel.job_id)
-        .where(
-            Job.state == JobState.IN_PROGRESS,
-            Job.paused_at.is_(None),
-            is_open.exists(),
-            ~served.exists(),
-        )
-        .order_by(Job.priority.desc(), Job.id)
-        .limit(1)
-    )
 
 
 def set_price(session: Session, model_id: ModelId, prices: PriceList) -> PriceId:

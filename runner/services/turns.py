@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from sqlalchemy import ColumnElement, Float, cast, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from runner.db.models import FairShare, Job, JobModel, Project, Shard
 from runner.domain.ids import JobId, ModelId, ProjectId, WorkerId
@@ -22,19 +23,25 @@ def turns(
     session: Session, model_id: ModelId, suspect: bool = False, above: int | None = None
 ) -> Turns:
     """The turns of the jobs that have shards of a model to lease now."""
-    jobs = waiting_jobs(session, model_id, suspect, above)
+    return turns_of(session, waiting_jobs(session, model_id, suspect, above))
+
+
+def turns_of(session: Session, jobs: Sequence[WaitingJob]) -> Turns:
+    """The turns of some jobs, by what their projects have had."""
     return Turns(jobs, served_since(session, list({job.project_id for job in jobs})))
 
 
 def waiting_jobs(
-    session: Session, model_id: ModelId, suspect: bool = False, above: int | None = None
+    session: Session, model_id: ModelId | None, suspect: bool = False, above: int | None = None
 ) -> list[WaitingJob]:
-    """Jobs with shards to lease that may run now; with ``above``, those of a higher priority."""
-    first = _ready_shard(model_id, suspect, func.min(Shard.shard_no))
-    last = _ready_shard(model_id, suspect, func.max(Shard.shard_no))
+    """Jobs with shards to lease for a model that may run now; with ``above``, those of a higher
+    priority. Without a model: for any, a job once for each of its own."""
+    first = _ready_shard(suspect, func.min(Shard.shard_no))
+    last = _ready_shard(suspect, func.max(Shard.shard_no))
     query = (
         select(
             Job.id,
+            JobModel.model_id,
             Job.project_id,
             Project.weight,
             Job.priority,
@@ -48,13 +55,16 @@ def waiting_jobs(
         )
         .join(Project, Project.id == Job.project_id)
         .join(JobModel, JobModel.job_id == Job.id)
-        .where(JobModel.model_id == model_id, *may_lease())
+        .where(*may_lease())
     )
+    if model_id is not None:
+        query = query.where(JobModel.model_id == model_id)
     if above is not None:
         query = query.where(Job.priority > above)
     return [
         WaitingJob(
             id=JobId(row.id),
+            model_id=ModelId(row.model_id),
             project_id=ProjectId(row.project_id),
             weight=row.weight,
             priority=row.priority,
@@ -84,8 +94,10 @@ def may_lease() -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def is_ready(model_id: ModelId, suspect: bool) -> tuple[ColumnElement[bool], ...]:
-    """Shards that may be leased now."""
+def is_ready(
+    model_id: ModelId | InstrumentedAttribute[UUID], suspect: bool
+) -> tuple[ColumnElement[bool], ...]:
+    """Shards of a model that may be leased now."""
     return (
         Shard.state == ShardState.OPEN,
         Shard.suspect.is_(suspect),
@@ -158,11 +170,9 @@ def forget_served(session: Session) -> None:
     session.execute(delete(FairShare).where(FairShare.as_of < func.now() - _FORGOTTEN_AFTER))
 
 
-def _ready_shard(
-    model_id: ModelId, suspect: bool, number: ColumnElement[int]
-) -> ColumnElement[int]:
-    query = select(number).where(Shard.job_id == Job.id, *is_ready(model_id, suspect))
-    return query.correlate(Job).scalar_subquery()
+def _ready_shard(suspect: bool, number: ColumnElement[int]) -> ColumnElement[int]:
+    query = select(number).where(Shard.job_id == Job.id, *is_ready(JobModel.model_id, suspect))
+    return query.correlate(Job, JobModel).scalar_subquery()
 
 
 def _faded() -> ColumnElement[float]:

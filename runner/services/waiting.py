@@ -120,15 +120,17 @@ def _lack_of_worker(session: Session, model_id: ModelId) -> str | None:
         return f"The model {model.name} is not installed any more."
     is_drained = Worker.drained_at.is_not(None)
     state = case((is_drained, WorkerState.DRAINING), else_=Worker.state)
-    query = select(state, Worker.model_id == model_id).where(
+    query = select(state, Worker.model_id, Worker.next_model_id).where(
         Worker.kind == "engine", Worker.state.in_(LIVE_WORKER_STATES)
     )
     workers = session.execute(query).all()
-    states = {state for state, serves in workers if serves}
+    states = {state for state, has, _ in workers if has == model_id}
     if WorkerState.READY in states:
         return None
     if WorkerState.STARTING in states:
         return f"A worker is loading {model.name}."
+    if model_id in {coming for _, _, coming in workers}:
+        return f"A worker finishes other lines and then loads {model.name}."
     if WorkerState.DRAINING in states:
         return f"The workers of {model.name} take no more lines: they drain."
     if workers:

@@ -37,6 +37,8 @@ def register_worker(session: Session, new: NewWorker) -> WorkerId:
             pid=new.pid,
             model_id=new.model_id,
             state=WorkerState.STARTING,
+            # Not when the transaction began: choosing its model is no part of the worker's time.
+            started_at=func.clock_timestamp(),
         )
     )
     return worker_id

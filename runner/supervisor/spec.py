@@ -3,7 +3,7 @@
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -50,7 +50,7 @@ class UpOptions:
     host: str = "127.0.0.1"
     port: int = 8080
     workers: int = 1
-    model: str | None = None
+    models: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -71,7 +71,7 @@ def process_table(
         ProcessSpec(
             f"engine-{number}",
             Role.ENGINE,
-            _engine_command(options.model),
+            _engine_command(options.models),
             {**env, **_SHORT_SPIN},
             settings.grace_seconds + _HAND_BACK_SECONDS,
         )
@@ -118,9 +118,9 @@ def _cpu_command() -> tuple[str, ...]:
     return (*_celery(), "worker", *pool, *_worker("cpu"))
 
 
-def _engine_command(model: str | None) -> tuple[str, ...]:
+def _engine_command(models: Sequence[str]) -> tuple[str, ...]:
     command = (*_celery(), "worker", "--pool", "threads", "--concurrency", "1")
-    chosen = ("--model", model) if model else ()
+    chosen = (word for model in models for word in ("--model", model))
     return (*command, *_worker("engine"), "--engine", *chosen)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Sequence
 
 from celery import bootsteps
 from celery.worker import WorkController
@@ -21,12 +22,12 @@ class EngineStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self,
         parent: WorkController,
         engine: bool = False,
-        model: str | None = None,
+        model: Sequence[str] = (),
         **options: object,
     ) -> None:
         super().__init__(parent, **options)
         self.enabled = engine
-        self._model = model
+        self._models = tuple(model)
         self._worker: EngineWorker | None = None
         self._stopping = False
 
@@ -36,7 +37,7 @@ class EngineStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._worker = EngineWorker(
             runtime.settings,
             runtime.sessions_for(_PATIENCE_SECONDS),
-            self._model,
+            self._models,
             self._end_process,
         )
         parent.app.engine_worker = self._worker

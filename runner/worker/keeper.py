@@ -8,17 +8,16 @@ from runner.db.session import OUTAGES
 from runner.domain.leases import ShardKey
 from runner.inference.backend import Backend
 from runner.services.leases import Standing, look_at_leases, renew_leases, revive_leases
-from runner.services.models import waits_for_another_model
 from runner.services.worker_time import keep_waste
 from runner.services.workers import beat
 from runner.worker.context import WorkerContext
 from runner.worker.feeder import Feeder
+from runner.worker.model_watch import ModelWatch
 from runner.worker.patience import Patience
 from runner.worker.step_loop import StepLoop
 from runner.worker.step_report import StepReport
 
 _LOOK_SECONDS = 0.5
-_SWITCH_SECONDS = 5.0  # how long this model must be out of work before another gets the worker
 
 
 class Keeper:
@@ -30,16 +29,17 @@ class Keeper:
         backend: Backend,
         feeder: Feeder,
         loop: StepLoop,
+        watch: ModelWatch,
         drain: Callable[[str], None],
     ) -> None:
         self._context = context
         self._backend = backend
         self._feeder = feeder
         self._loop = loop
+        self._watch = watch
         self._drain = drain
         self._stopped = False
         self._is_drained = False
-        self._worked = time.monotonic()
         self._patience = Patience("The heartbeat", "beat_failed")
         self._report = StepReport(backend.stats)
 
@@ -60,7 +60,7 @@ class Keeper:
                     self._renew()
                     renew_at = time.monotonic() + context.settings.heartbeat_seconds
                 self._look()
-                self._consider_another_model()
+                self._watch.look(self._is_drained)
             except OUTAGES as error:
                 pause = self._patience.pause_after(error)
                 renew_at = 0.0
@@ -118,13 +118,3 @@ class Keeper:
     def _let_go(self, keys: set[ShardKey] | frozenset[ShardKey], release: bool) -> None:
         dropped = self._context.book.drop(keys)
         self._loop.revoke(dropped, release)
-
-    def _consider_another_model(self) -> None:
-        """Out of work while another model's job waits: end, to be started again for that one."""
-        if self._context.book.keys() or self._is_drained:
-            self._worked = time.monotonic()
-        elif time.monotonic() - self._worked > _SWITCH_SECONDS:
-            self._worked = time.monotonic()
-            with self._context.sessions() as session:
-                if waits_for_another_model(session, self._context.model_id):
-                    self._drain("another model has work")

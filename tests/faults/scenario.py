@@ -364,7 +364,7 @@ def run(actor: Actor) -> Memory:
     """An engine worker does all the work there is; it idles until its process ends."""
     actor.bury_all()
     job_id = actor.memory["job"]
-    EngineWorker(actor.settings, actor.sessions, actor.stage.name, lambda: None).start()
+    EngineWorker(actor.settings, actor.sessions, [actor.stage.name], lambda: None).start()
     deadline = time.monotonic() + PATIENCE
     while actor.state_of(job_id) == JobState.IN_PROGRESS:
         assert time.monotonic() < deadline, "the engine worker did not finish"

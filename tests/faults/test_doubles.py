@@ -62,7 +62,7 @@ def do_everything(stage: Stage, plan: str, job_id: UUID) -> None:
 
     def start_engine() -> None:
         """Again when it ended: on a busy machine it may be taken for dead."""
-        EngineWorker(actor.settings, actor.sessions, stage.name, start_engine).start()
+        EngineWorker(actor.settings, actor.sessions, [stage.name], start_engine).start()
 
     start_engine()
     deadline = time.monotonic() + PATIENCE

@@ -5,9 +5,11 @@ from workshop import Workshop
 
 from runner.domain.errors import NotFound
 from runner.domain.ids import WorkerId
+from runner.domain.residency import Residency
 from runner.doorbell import Bell, Ring
 from runner.services import drains, leases
-from runner.services.models import waits_for_another_model
+from runner.services.models import ModelRecord
+from runner.services.residency import plan_switch
 
 
 def drain(workshop: Workshop, worker_id: WorkerId) -> None:
@@ -50,11 +52,15 @@ def test_the_model_of_a_drained_worker_may_go_to_another(workshop: Workshop) -> 
     workshop.make_job(4)
     worker_id = workshop.make_worker()
     other = workshop.make_model("org/other")
-    with workshop.sessions() as session:
-        assert not waits_for_another_model(session, other.id)
+    idle = workshop.make_worker(2, model=other)
+
+    def planned() -> ModelRecord | None:
+        with workshop.sessions.begin() as session:
+            return plan_switch(session, idle, Residency(other.id, 900.0, 60.0, 900.0), ())
+
+    assert planned() is None
     drain(workshop, worker_id)
-    with workshop.sessions() as session:
-        assert waits_for_another_model(session, other.id)
+    assert planned() == workshop.model
 
 
 def test_who_has_ended_cannot_be_drained(workshop: Workshop) -> None:

@@ -19,7 +19,8 @@ from runner.domain.ids import WorkerId, encode
 from runner.domain.leases import FinishedItem
 from runner.doorbell import Bell, Ring
 from runner.services import pausing, profiles
-from runner.worker import engine_worker, feeder, keeper, writer
+from runner.services.worker_time import worker_accounts
+from runner.worker import engine_worker, feeder, keeper, resident_model, writer
 from runner.worker.engine_worker import EngineWorker
 from runner.worker.step_loop import StepLoop
 from runner.worker.step_report import StepReport
@@ -85,7 +86,7 @@ def start_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartWorker]:
 
     def start(workshop: Workshop) -> LiveWorker:
         ended = threading.Event()
-        worker = EngineWorker(workshop.settings, workshop.sessions, None, ended.set)
+        worker = EngineWorker(workshop.settings, workshop.sessions, (), ended.set)
         known = frozenset(row.id for row in workshop.rows(select(Worker.id)))
         live = LiveWorker(worker, workshop, known, ended)
         started.append(live)
@@ -406,8 +407,8 @@ def test_a_worker_waits_for_a_database_that_is_away_when_it_starts_and_when_it_e
     workshop = make_workshop("stub:?rows=64")
     failures: dict[str, int] = {}
 
-    def failing(name: str) -> Callable[..., object]:
-        real = getattr(engine_worker, name)
+    def failing(module: object, name: str) -> Callable[..., object]:
+        real = getattr(module, name)
 
         def fail_twice(*args: object) -> object:
             failures[name] = failures.get(name, 0) + 1
@@ -417,8 +418,12 @@ def test_a_worker_waits_for_a_database_that_is_away_when_it_starts_and_when_it_e
 
         return fail_twice
 
-    for name in ("model_to_serve", "register_worker", "mark_ready", "end_worker"):
-        monkeypatch.setattr(engine_worker, name, failing(name))
+    for module, name in (
+        (engine_worker, "take_seat"),
+        (resident_model, "mark_ready"),
+        (engine_worker, "end_worker"),
+    ):
+        monkeypatch.setattr(module, name, failing(module, name))
     job_id = workshop.make_job(20)
     live = start_worker(workshop)
     finish(workshop, job_id)
@@ -495,20 +500,38 @@ def test_lost_connections_cost_no_line_and_no_worker(
     assert workshop.worker(live.id).state == "ready"
 
 
-def test_a_worker_makes_room_for_a_model_that_nobody_serves(
-    make_workshop: MakeWorkshop, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_has_the_models_of_a_job_one_after_the_other(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
 ) -> None:
-    monkeypatch.setattr(keeper, "_SWITCH_SECONDS", 0.1)
-    workshop = make_workshop()
-    done = workshop.make_job(4)
-    first = start_worker(workshop)
-    finish(workshop, done)
-    other = workshop.make_model("org/other")
-    waiting = workshop.make_job([make_item("a", model="org/other")])
-    assert first.ended.wait(PATIENCE)
-    second = start_worker(workshop)
-    finish(workshop, waiting)
-    assert workshop.worker(second.id).model_id == other.id
+    workshop = make_workshop("stub:?load_ms=100")
+    other = workshop.make_model("org/other", "stub:?load_ms=300")
+    named = ["org/stub", "org/other"] * 6
+    lines = [make_item(f"line-{n}", model=name) for n, name in enumerate(named)]
+    job_id = workshop.make_job(lines)
+    start_worker(workshop)
+    finish(workshop, job_id)
+    assert workshop.job(job_id).totals.succeeded == 12
+    first, second = workshop.rows(select(Worker).order_by(Worker.id))
+    first, second = first[0], second[0]
+    assert (first.state, first.end_reason) == ("ended", "made room for org/other")
+    assert (second.state, second.model_id, second.pid) == ("ready", other.id, first.pid)
+    assert (first.load_us >= 100_000, second.load_us >= 300_000) == (True, True)
+    for idx, row in workshop.usage(job_id).items():
+        assert row.worker_id == (second.id if idx % 2 else first.id)
+    with workshop.sessions() as session:
+        accounts = {account.worker_id: account for account in worker_accounts(session)}
+    assert abs(accounts[first.id].gap) < 0.05
+    assert not any(shard.state == "leased" for shard in workshop.shards(job_id))
+
+
+def test_a_worker_that_is_told_to_end_while_it_loads_ends_in_order(
+    make_workshop: MakeWorkshop, start_worker: StartWorker
+) -> None:
+    workshop = make_workshop("stub:?load_ms=300")
+    live = start_worker(workshop)
+    assert workshop.worker(live.id).state == "starting"
+    live.stop()
+    assert workshop.worker(live.id).state == "ended"
 
 
 def test_a_worker_asked_through_the_database_to_drain_does_so(

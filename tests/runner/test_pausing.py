@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy import func, update
 from workshop import Workshop
 
-from runner.db.models import Job, Worker
+from runner.db.models import Job
 from runner.domain.errors import NotFound, StateConflict
 from runner.domain.ids import JobId
 from runner.domain.states import JobState, PauseReason
 from runner.doorbell import Bell, Ring
-from runner.services import leases, models, pausing
+from runner.services import leases, pausing
 from runner.services.job_records import JobRecord
 
 
@@ -152,16 +152,12 @@ def test_another_projects_job_is_not_found(workshop: Workshop) -> None:
         pausing.pause_job(session, stranger.project_id, job_id)
 
 
-def test_no_worker_is_called_for_a_model_whose_jobs_are_paused(workshop: Workshop) -> None:
+def test_no_worker_is_called_for_a_job_that_is_paused(workshop: Workshop) -> None:
     job_id = workshop.make_job(4)
-    other = workshop.make_model("org/other")
     pause(workshop, job_id)
     workshop.rings.clear()
     workshop.tick()
     assert Ring(Bell.WAKE) not in workshop.rings
-    with workshop.sessions() as session:
-        assert not models.waits_for_another_model(session, other.id)
     resume(workshop, job_id)
-    workshop.execute(update(Worker).values(state="dead"))
-    with workshop.sessions() as session:
-        assert models.waits_for_another_model(session, other.id)
+    workshop.tick()
+    assert Ring(Bell.WAKE) in workshop.rings

@@ -1,6 +1,7 @@
 """Sampling fields on the wire: several choices, log-probabilities, echo, and refusals by name."""
 
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,13 @@ def load_backend(folder: Path) -> LocalBackend:
         )
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_backend_that_is_closed_leaves_nothing_of_its_engine(tmp_path: Path) -> None:
+    backend = load_backend(save_model(tmp_path))
+    engine = weakref.ref(backend._engine)
+    backend.close()
+    assert engine() is None
 
 
 @pytest.fixture(scope="module")

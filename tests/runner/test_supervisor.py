@@ -468,10 +468,10 @@ def table_of(tmp_path: Path, options: UpOptions) -> dict[str, ProcessSpec]:
 def test_the_table_names_every_process_and_keeps_secrets_in_the_environment(
     tmp_path: Path,
 ) -> None:
-    table = table_of(tmp_path, UpOptions(port=8123, workers=2, model="small"))
+    table = table_of(tmp_path, UpOptions(port=8123, workers=2, models=("small", "large")))
     assert list(table) == ["web", "beat", "cpu", "engine-1", "engine-2"]
     assert "127.0.0.1:8123" in table["web"].command
-    assert table["engine-1"].command[-3:] == ("--engine", "--model", "small")
+    assert table["engine-1"].command[-5:] == ("--engine", "--model", "small", "--model", "large")
     assert table["engine-1"].role is Role.ENGINE
     for spec in table.values():
         assert spec.env["TOKENMILL_DATA_DIR"] == str(tmp_path)

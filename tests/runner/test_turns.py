@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 from workshop import Workshop
 
 from runner.db.models import FairShare, Job, Project
-from runner.domain.ids import JobId, ProjectId
+from runner.domain.ids import JobId, ModelId, ProjectId
 from runner.domain.turns import Served, Turns, WaitingJob
 from runner.services.turns import forget_served, served_since, waiting_jobs
 
@@ -29,6 +29,7 @@ def waiting(
 ) -> WaitingJob:
     return WaitingJob(
         id=JobId(UUID(int=number)),
+        model_id=ModelId(UUID(int=1)),
         project_id=project,
         weight=weight,
         priority=priority,

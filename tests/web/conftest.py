@@ -209,7 +209,7 @@ def run_batch(
         job_id = decode(JOB_PREFIX, batch["id"])
         assert job_id is not None
         assert run_ingest(runtime.sessions, runtime.settings, job_id)
-        worker = EngineWorker(runtime.settings, runtime.sessions, None, lambda: None)
+        worker = EngineWorker(runtime.settings, runtime.sessions, (), lambda: None)
         worker.start()
         try:
             for _ in range(600):

@@ -20,7 +20,8 @@ from runner.domain.states import WorkerState
 
 
 class Worker(Base):
-    """One process start of a worker. Never reused, so a late heartbeat cannot revive another."""
+    """One start of a worker: of its process, or of another model in it. Never reused, so a late
+    heartbeat cannot revive another."""
 
     __tablename__ = "workers"
     __table_args__ = (
@@ -39,6 +40,8 @@ class Worker(Base):
     host: Mapped[str]
     pid: Mapped[int]
     model_id: Mapped[UUID | None] = mapped_column(ForeignKey("models.id"))
+    # What it makes room for: it finishes what it has, and its process loads that.
+    next_model_id: Mapped[UUID | None] = mapped_column(ForeignKey("models.id"))
     description: Mapped[str] = mapped_column(server_default="")
     lane: Mapped[str] = mapped_column(server_default="")  # empty until it is ready
     lane_reason: Mapped[str] = mapped_column(server_default="")

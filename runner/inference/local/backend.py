@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.device_memory import release_memory
 from engine.errors import EngineError, InvalidParams, PromptTooLong
 from engine.grammar import Grammar
 from engine.llm_engine import LLMEngine
@@ -103,6 +104,11 @@ class LocalBackend:
     def stats(self) -> Mapping[str, float]:
         """The engine's own counters and gauges."""
         return asdict(self._engine.stats())
+
+    def close(self) -> None:
+        """Free what the model and its caches hold, so that another can be loaded."""
+        del self._engine
+        release_memory()
 
     def _add(self, choice: Choice) -> None:
         priority, options = choice.task.lease.priority, choice.task.request.embedding
