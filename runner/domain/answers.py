@@ -1,7 +1,16 @@
-"""How one line of an output or error file is written."""
+"""How one line of an output or error file is written.
+
+JSON may hold three characters as they are at which Python's ``str.splitlines`` ends a line, and
+clients read files with it. So they are written as escapes, which say the same to every reader.
+"""
 
 import msgspec
 
+_SEPARATORS = (
+    ("\u2028".encode(), rb"\u2028"),
+    ("\u2029".encode(), rb"\u2029"),
+    ("\x85".encode(), rb"\u0085"),
+)
 UNFINISHED_MESSAGES = {
     "batch_cancelled": "This line was not run before the batch was cancelled.",
     "batch_expired": "This line was not run before the batch expired.",
@@ -13,7 +22,7 @@ def success_line(item_id: str, custom_id: str, body: bytes) -> bytes:
     return (
         b'{"id":"%b","custom_id":%b,"response":{"status_code":200,"request_id":"%b","body":%b},'
         b'"error":null}\n'
-    ) % (_ascii(item_id), _json(custom_id), _ascii(item_id), body)
+    ) % (_ascii(item_id), _json(custom_id), _ascii(item_id), _unbroken(body))
 
 
 def refusal_line(
@@ -47,4 +56,11 @@ def _ascii(text: str) -> bytes:
 
 
 def _json(value: object) -> bytes:
-    return msgspec.json.encode(value)
+    return _unbroken(msgspec.json.encode(value))
+
+
+def _unbroken(written: bytes) -> bytes:
+    """JSON without what some readers take for the end of a line; no other character has it."""
+    for raw, escape in _SEPARATORS:
+        written = written.replace(raw, escape)
+    return written
