@@ -1,4 +1,4 @@
-"""By hand: a schedule of every minute, and every ten seconds something is killed.
+"""By hand: a schedule of every minute, and every seven seconds something is killed.
 
 ``PYTHONPATH=.:tests python tests/faults/schedule_campaign.py [MINUTES]`` starts an installation
 with the settings of production and prints a line of JSON per planned time: how many seconds later
@@ -24,8 +24,8 @@ from runner.db.models import Job, ScheduleRun, Shard
 from runner.db.session import SessionFactory
 from runner.runtime import open_runtime
 
-LINES = 800
-PAUSE_SECONDS = 10.0
+LINES = 1500
+PAUSE_SECONDS = 7.0  # six faults are no minute: they come at other moments of each job
 FAULTS = ("beat", "broker", "engine-1", "cpu", "broker", "engine-2")
 
 
