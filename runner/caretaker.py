@@ -2,7 +2,7 @@
 
 Messages make reactions fast; nothing may depend on them. Engine workers poll by themselves, and
 this does the same for what CPU workers do: files are read, jobs are closed, lapsed leases are
-freed, whether there is a broker or not.
+freed, house is kept, whether there is a broker or not.
 """
 
 import logging
@@ -16,12 +16,13 @@ from runner.config import Settings
 from runner.db.outages import cause_of
 from runner.db.session import OUTAGES, SessionFactory
 from runner.doorbell import Ring, connect_doorbell
-from runner.services.reconcile import Contact, reconcile
+from runner.services.reconcile import Contact, keep_house, reconcile
 
 logger = logging.getLogger(__name__)
 
 # A tick goes to any of the processes of a pool: of two, one sees every third or fourth at least.
 _TICKS_MISSED = 4
+_HOUSE_SECONDS = 3_600.0
 
 
 class Caretaker:
@@ -43,6 +44,7 @@ class Caretaker:
         self._contact = Contact(settings)
         self._rings: list[Ring] = []
         self._heard = time.monotonic()
+        self._housed = -math.inf
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         connect_doorbell(alone, self._rings.append)
@@ -90,7 +92,10 @@ class Caretaker:
                     logger.exception("A look failed.", extra={"action": "look_failed"})
 
     def _look(self) -> None:
-        """Do a tick's work and, at once, what it would have rung for."""
+        """Do a tick's work, at once what it would have rung for, and hourly the slow chores."""
         reconcile(self._alone, self._settings, self._contact)
         while self._rings:
             self._answer(self._rings.pop(0))
+        if time.monotonic() - self._housed > _HOUSE_SECONDS:
+            self._housed = time.monotonic()  # before: what fails waits for its next turn, too
+            keep_house(self._alone)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
@@ -18,6 +18,8 @@ from runner.backup.errors import BackupError
 FORMAT = 1
 _DUMP, _MANIFEST = "database.dump", "manifest.json"
 _PIECE_BYTES = 1024**2
+# What damaged bytes make of reading an archive: a header may come to ask for anything.
+_DAMAGES = (BadZipFile, KeyError, msgspec.DecodeError, EOFError, RuntimeError, ValueError)
 
 
 class Dump(msgspec.Struct, frozen=True):
@@ -64,23 +66,25 @@ def write_archive(
     """Write a backup of a dump that is still being made; the file is there once it is whole.
 
     Raises:
-        BackupError: there is a file of that name already.
+        BackupError: there is a file of that name already, or it cannot be written.
     """
     if target.exists():
         raise BackupError(f"{target} exists already; name a file that does not.")
     draft = target.with_name(f"{target.name}.part")
-    # Others must not read it: it holds prompts, answers and the secrets of webhooks.
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
+        # Others must not read it: it holds prompts, answers and the secrets of webhooks.
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as stream:
             with ZipFile(stream, "w", ZIP_STORED) as archive:
                 dump = _write_dump(archive, pieces)
                 manifest = Manifest(FORMAT, version, contents, dump)
                 text = msgspec.json.format(msgspec.json.encode(manifest))
-                archive.writestr(_MANIFEST, text, ZIP_DEFLATED)
+                archive.writestr(_MANIFEST, text)
             stream.flush()
             os.fsync(stream.fileno())
         draft.rename(target)
+    except OSError as error:
+        raise BackupError(f"{target} cannot be written: {error.strerror}.") from error
     finally:
         draft.unlink(missing_ok=True)
     return manifest
@@ -101,9 +105,9 @@ def open_archive(path: Path) -> Archive:
                     f"Restore it with Tokenmill {manifest.tokenmill}."
                 )
             _check_dump(path, archive, manifest.dump)
-    except FileNotFoundError:
-        raise BackupError(f"There is no file {path}.") from None
-    except (BadZipFile, KeyError, msgspec.DecodeError, EOFError) as error:
+    except OSError as error:
+        raise BackupError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except _DAMAGES as error:
         raise BackupError(f"{path} is no whole backup: {error}. Take another copy.") from error
     return Archive(path, manifest)
 

@@ -36,15 +36,18 @@ def back_up(database_url: str, target: Path) -> Manifest:
     Raises:
         BackupError: the file exists, or the dump failed.
     """
+    version = importlib.metadata.version("tokenmill")
     with psycopg.connect(_libpq(database_url), application_name="tokenmill backup") as connection:
         connection.execute("SET idle_in_transaction_session_timeout = 0")
         connection.commit()
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        (snapshot,) = _row(connection, "SELECT pg_export_snapshot()")
-        contents = _contents(connection)
+        try:
+            (snapshot,) = _row(connection, "SELECT pg_export_snapshot()")
+            contents = _contents(connection)
+        except psycopg.Error as error:  # a table was dropped in this moment, or a restart came
+            raise BackupError(f"The database could not be read: {error}. Try again.") from error
         # The dump sees what was counted, for as long as this transaction stays open.
-        pieces = read_dump(database_url, str(snapshot))
-        return write_archive(target, pieces, contents, importlib.metadata.version("tokenmill"))
+        return write_archive(target, read_dump(database_url, snapshot), contents, version)
 
 
 def restore(database_url: str, archive: Archive) -> None:

@@ -126,8 +126,10 @@ def test_what_is_no_sound_backup_is_refused_before_anything_is_touched(
         target.write_bytes(spoilt)
         with pytest.raises(BackupError, match="no whole backup"):
             open_archive(target)
-    with pytest.raises(BackupError, match="There is no file"):
+    with pytest.raises(BackupError, match="cannot be read: No such file"):
         open_archive(tmp_path / "none.zip")
+    with pytest.raises(BackupError, match="cannot be written: No such file"):
+        back_up(database_url, tmp_path / "nowhere" / "all.zip")
 
 
 def test_the_commands_do_it(

@@ -5,13 +5,16 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import select
 from workshop import Workshop
 
 from runner.caretaker import Caretaker
+from runner.db.models import Retention
 from runner.db.session import create_session_factory
 from runner.doorbell import Bell, Ring
 from runner.services.closing import close_job
 from runner.services.ingest import run_ingest
+from runner.services.retention_rule import MOST_DAYS, set_rule
 
 PATIENCE = 30.0
 MakeCaretaker = Callable[[Callable[[Ring], None]], Caretaker]
@@ -41,7 +44,7 @@ def make_caretaker(workshop: Workshop) -> Iterator[MakeCaretaker]:
     alone.kw["bind"].dispose()
 
 
-def test_without_any_message_files_are_read_and_jobs_closed(
+def test_without_any_message_files_are_read_jobs_closed_and_house_is_kept(
     workshop: Workshop, make_caretaker: MakeCaretaker
 ) -> None:
     def answer(ring: Ring) -> None:
@@ -52,12 +55,15 @@ def test_without_any_message_files_are_read_and_jobs_closed(
                 close_job(session, ring.job_id)
 
     job_id = workshop.make_job(5, ingested=False)
+    with workshop.sessions.begin() as session:
+        set_rule(session, MOST_DAYS)
     make_caretaker(answer).start()
     wait_until(lambda: workshop.job(job_id).state == "in_progress")
     worker = workshop.make_worker()
     while held := workshop.claim(worker, shards=5):
         workshop.run(worker, held)
     wait_until(lambda: workshop.job(job_id).state == "completed")
+    wait_until(lambda: workshop.scalar(select(Retention.applied_at)))
 
 
 def test_a_look_that_fails_is_not_the_last(
