@@ -16,11 +16,12 @@ from runner.failpoints import FailPoint, hit
 
 
 class Bell(StrEnum):
-    """Who should look: a CPU worker at one job, at the runs of schedules or at events to deliver,
-    or all engine workers at the queue or at orders."""
+    """Who should look: a CPU worker at one job, its prompts or its copies, at the runs of schedules
+    or at events to deliver, or all engine workers at the queue or at orders."""
 
     INGEST = "ingest"
     COUNT = "count"
+    COPY = "copy"
     FINALISE = "finalise"
     WAKE = "wake"
     CANCEL = "cancel"

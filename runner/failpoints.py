@@ -42,6 +42,7 @@ class FailPoint(StrEnum):
     INGEST_MID_COPY = "ingest.mid_copy"
     INGEST_BEFORE_COMMIT = "ingest.before_commit"
     INGEST_AFTER_COMMIT = "ingest.after_commit"
+    COPIES_BEFORE_COMMIT = "copies.before_commit"  # lines have taken the answers of others
     COUNT_AFTER_CLAIM = "count.after_claim"
     COUNT_BEFORE_COMMIT = "count.before_commit"
     CLAIM_BEFORE_COMMIT = "claim.before_commit"

@@ -18,6 +18,7 @@ from runner.doorbell import Bell, Ring
 from runner.log import configure_logging
 from runner.runtime import Runtime, open_runtime
 from runner.services.closing import close_job
+from runner.services.copies import run_copies
 from runner.services.counting import run_count
 from runner.services.deliveries import deliver_events
 from runner.services.ingest import run_ingest
@@ -59,6 +60,10 @@ def _add_cpu_tasks(app: Celery, runtime: Runtime) -> None:
     def count(job_id: str) -> None:
         caretaker.answer(Ring(Bell.COUNT, UUID(job_id)))
 
+    @app.task(name=f"tokenmill.{Bell.COPY}")  # type: ignore[untyped-decorator]
+    def copy(job_id: str) -> None:
+        caretaker.answer(Ring(Bell.COPY, UUID(job_id)))
+
     @app.task(name=f"tokenmill.{Bell.FINALISE}")  # type: ignore[untyped-decorator]
     def finalise(job_id: str) -> None:
         caretaker.answer(Ring(Bell.FINALISE, UUID(job_id)))
@@ -91,6 +96,8 @@ def _answer(runtime: Runtime, ring: Ring) -> None:
         run_ingest(runtime.sessions, runtime.settings, ring.job_id)
     elif ring.bell is Bell.COUNT and ring.job_id is not None:
         run_count(runtime.sessions, runtime.settings, runtime.counters.open, ring.job_id)
+    elif ring.bell is Bell.COPY and ring.job_id is not None:
+        run_copies(runtime.sessions, ring.job_id)
     elif ring.bell is Bell.FINALISE and ring.job_id is not None:
         with runtime.sessions.begin() as session:
             close_job(session, ring.job_id)

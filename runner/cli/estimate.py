@@ -114,3 +114,8 @@ def _show_faults(told: FileEstimate) -> None:
         typer.echo(f"{told.too_long:,} prompts are too long for the model: lines {named}{more}")
     if told.refused:
         typer.echo(f"{told.refused:,} lines would be refused for another reason.")
+    if told.equal:
+        typer.echo(
+            f"{told.equal:,} lines are equal to earlier ones: `submit --dedupe job` would not "
+            "compute them."
+        )

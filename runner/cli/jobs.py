@@ -26,6 +26,7 @@ from runner.domain import ids
 from runner.domain.budgets import read_amount
 from runner.domain.ids import JobId, ProjectId
 from runner.domain.lines import ENDPOINTS
+from runner.domain.reuse import Dedupe
 from runner.runtime import Runtime
 from runner.services import contents, files, jobs, pausing, projects, reports
 from runner.services.job_records import JobRecord
@@ -55,6 +56,10 @@ def submit(
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Run the good lines of a file with bad ones.")
     ] = False,
+    dedupe: Annotated[
+        Dedupe,
+        typer.Option(help="Compute equal lines once: in the job, or with earlier of the project."),
+    ] = Dedupe.OFF,
     max_cost: Annotated[
         str | None, typer.Option(help="Pause the job before it is billed more, such as 2.50.")
     ] = None,
@@ -89,6 +94,7 @@ def submit(
                 run_hours=run_hours,
                 request_sha256=hashlib.sha256(stored.id.bytes).digest(),
                 on_invalid="skip" if skip_invalid else "fail",
+                dedupe=dedupe,
                 max_cost_nano=None if max_cost is None else read_amount(max_cost, "--max-cost"),
                 on_budget=on_budget,
                 priority=priority,
@@ -165,6 +171,11 @@ def show(
         typer.echo(
             f"{report.waste.attempts:,} attempts came to nothing, "
             f"{report.waste.device_us / 1e6:,.1f} s of device time."
+        )
+    if report.account.reused_lines:
+        typer.echo(
+            f"{report.account.reused_lines:,} lines took the answers of others, which saved "
+            f"{money(report.account.saved_nano, 9)}."
         )
     if report.account.truncated_lines:
         typer.echo(
@@ -301,6 +312,8 @@ def show_job(job: JobRecord, as_json: bool) -> None:
         ("cost to run", money(totals.run_cost_nano, 9)),
         ("margin", money(totals.billed_nano - totals.run_cost_nano, 9)),
     ]
+    if job.dedupe is not Dedupe.OFF:
+        rows.insert(-5, ("reused", f"{totals.reused} lines took the answers of others"))
     if job.max_cost_nano is not None:
         rows.append(("limit", money(job.max_cost_nano, 9)))
     rows += [("lines gone", reason) for reason in dict.fromkeys(job.gone.values())]

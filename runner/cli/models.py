@@ -37,6 +37,9 @@ def add(
     input_price: Price = None,
     cached_price: Price = None,
     output_price: Price = None,
+    reused_price: Annotated[
+        float, typer.Option(min=0, help="Per million lines that take another's answer.")
+    ] = 0.0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,6 +49,7 @@ def add(
         _nano(input_price, default.input_nano_per_million),
         _nano(cached_price, default.cached_nano_per_million),
         _nano(output_price, default.output_nano_per_million),
+        reused_nano_per_million=round(reused_price * NANO),
     )
     with installation(data_dir) as runtime:
         if source is None:

@@ -19,6 +19,7 @@ from runner.domain import ids
 from runner.domain.budgets import read_amount
 from runner.domain.ids import FileId, ScheduleId
 from runner.domain.lines import ENDPOINTS
+from runner.domain.reuse import Dedupe
 from runner.services import schedule_runs, schedules
 from runner.services.schedule_records import RunRecord, ScheduleRecord, Terms
 from runner.services.schedules import Keeper
@@ -45,6 +46,9 @@ def create(
     overlap: Annotated[str, typer.Option(help="While one runs: skip, queue or allow.")] = "skip",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
     on_invalid: Annotated[str, typer.Option(help="Bad lines: skip or fail.")] = "skip",
+    dedupe: Annotated[
+        Dedupe, typer.Option(help="Compute equal lines once: in each job, or over the project.")
+    ] = Dedupe.OFF,
     max_cost: Annotated[
         str | None, typer.Option(help="Pause each job before it is billed more, such as 2.50.")
     ] = None,
@@ -74,6 +78,7 @@ def create(
             output_path=output,
             priority=priority,
             on_invalid=on_invalid,
+            dedupe=dedupe,
             max_cost_nano=None if max_cost is None else read_amount(max_cost, "--max-cost"),
             on_budget=on_budget,
             run_hours=run_hours,

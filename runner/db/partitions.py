@@ -8,7 +8,15 @@ from sqlalchemy import Connection, text
 
 from runner.domain.ids import first_uuid_at
 
-PARTITIONED_TABLES = ("work_items", "shards", "shard_counts", "results", "usage")
+PARTITIONED_TABLES = (
+    "work_items",
+    "shards",
+    "shard_counts",
+    "copies",
+    "answer_keys",
+    "results",
+    "usage",
+)
 WEEKS_AHEAD = 8
 
 _LOCK = 7_461_033  # any constant: two processes at once must take turns

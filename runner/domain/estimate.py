@@ -54,6 +54,7 @@ class Volume:
         is_exact: the prompts were counted with the model's own tokenizer.
         bounded_lines: lines that say how much output they take, ``bounded_output`` in all.
         unbounded_lines: the others, for which the context has room for ``unbounded_output``.
+        reused_lines: beside those, lines that take the answer of another.
     """
 
     lines: int = 0
@@ -66,6 +67,7 @@ class Volume:
     bounded_output: int = 0
     unbounded_lines: int = 0
     unbounded_output: int = 0
+    reused_lines: int = 0
 
     def plus(self, other: "Volume") -> "Volume":
         """Both together; exact only if both are."""
@@ -136,6 +138,8 @@ class Estimate:
         wait_us: from the estimate to the end, with what is queued ahead; None if no worker runs
             the model or its speed is unknown.
         made_at: when, by the database's clock; None for one that is not kept.
+        reused_lines: beside ``lines``, those that take the answer of another; they are billed by
+            their own price, and use nothing.
     """
 
     lines: int
@@ -154,6 +158,7 @@ class Estimate:
     device_us: Range | None = None
     wait_us: Range | None = None
     made_at: datetime | None = None
+    reused_lines: int = 0
 
 
 def estimate(
@@ -186,6 +191,7 @@ def estimate(
         run=None if device is None or price is None else _run(device, price),
         device_us=device,
         wait_us=None if device is None or speed is None else _wait(device, speed),
+        reused_lines=volume.reused_lines,
     )
 
 
@@ -225,10 +231,11 @@ def _billed(volume: Volume, output: Range, price: Price | None) -> Range:
     cheap += volume.cached_tokens * price.cached_nano_per_million
     dear = volume.input_tokens * price.input_nano_per_million
     each = price.output_nano_per_million
+    reused = volume.reused_lines * price.reused_nano
     return Range.of(
-        divide_half_even(cheap + output.low * each, TOKENS_PER_QUOTE),
-        divide_half_even(cheap + output.likely * each, TOKENS_PER_QUOTE),
-        divide_half_even(dear + output.high * each, TOKENS_PER_QUOTE),
+        reused + divide_half_even(cheap + output.low * each, TOKENS_PER_QUOTE),
+        reused + divide_half_even(cheap + output.likely * each, TOKENS_PER_QUOTE),
+        reused + divide_half_even(dear + output.high * each, TOKENS_PER_QUOTE),
     )
 
 
@@ -238,7 +245,8 @@ def _most_billed(volume: Volume, output_most: int, price: Price | None) -> int:
         return 0
     dearest = max(price.input_nano_per_million, price.cached_nano_per_million)
     total = volume.input_most * dearest + output_most * price.output_nano_per_million
-    return -(-total // TOKENS_PER_QUOTE) + volume.lines
+    reused = volume.reused_lines * price.reused_nano
+    return -(-total // TOKENS_PER_QUOTE) + volume.lines + reused
 
 
 def _run(device: Range, price: Price) -> Range:

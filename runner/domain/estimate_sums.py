@@ -13,6 +13,7 @@ _SUMS = (
     "cached_tokens",
     "output_most",
     "billed_most",
+    "reused_lines",
 )
 
 

@@ -1,6 +1,6 @@
 """Charges in the form of FOCUS 1.2, the FinOps Open Cost and Usage Specification.
 
-A day of a job at one price list becomes up to three charges, one for each meter. The list cost is
+A day of a job at one price list becomes up to four charges, one for each meter. The list cost is
 the product of quantity and unit price, unrounded. The billed cost is what the lines were billed,
 each of which was rounded once: it is split over the meters by their list costs, so that all rows
 together are the bill to the last nano-unit.
@@ -15,21 +15,27 @@ from decimal import Decimal
 from runner.domain.pricing import NANO, TOKENS_PER_QUOTE
 
 PROVIDER = "Tokenmill"
-_UNIT = "Tokens"
+TOKENS, LINES = "Tokens", "Lines"
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Tokens of one kind, and their price in nano-units per million."""
+    """A quantity of one kind, and its price in nano-units per million."""
 
     name: str
-    tokens: int
+    quantity: int
     nano_per_million: int
+    unit: str = TOKENS
 
     @property
     def weight(self) -> int:
         """The list cost in millionths of a nano-unit."""
-        return self.tokens * self.nano_per_million
+        return self.quantity * self.nano_per_million
+
+    @property
+    def computed(self) -> int:
+        """What of it took time of a device: tokens did, lines that were answered again did not."""
+        return self.quantity if self.unit == TOKENS else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +105,9 @@ COLUMNS = (
 
 def charges_of(day: DayOfJob, meters: Sequence[Meter]) -> Iterator[dict[str, str | None]]:
     """One charge for each meter that ran, by column."""
-    used = [meter for meter in meters if meter.tokens]
+    used = [meter for meter in meters if meter.quantity]
     billed = split(day.billed_nano, [meter.weight for meter in used])
-    run_cost = split(day.run_cost_nano, [meter.tokens for meter in used])
+    run_cost = split(day.run_cost_nano, [meter.computed for meter in used])
     for meter, billed_nano, run_nano in zip(used, billed, run_cost, strict=True):
         row = {**_about(day), **_measured(meter, day)}
         row["BilledCost"] = row["EffectiveCost"] = _money(billed_nano)
@@ -159,15 +165,15 @@ def _measured(meter: Meter, day: DayOfJob) -> dict[str, str | None]:
     cost = _plain(Decimal(meter.weight) / NANO / TOKENS_PER_QUOTE)
     kind = meter.name.lower()
     return {
-        "ChargeDescription": f"{meter.tokens} {kind} of {day.model} in {day.lines} lines",
-        "ConsumedQuantity": str(meter.tokens),
-        "ConsumedUnit": _UNIT,
+        "ChargeDescription": f"{meter.quantity} {kind} of {day.model} in {day.lines} lines",
+        "ConsumedQuantity": str(meter.quantity),
+        "ConsumedUnit": meter.unit,
         "ContractedCost": cost,
         "ContractedUnitPrice": _plain(price),
         "ListCost": cost,
         "ListUnitPrice": _plain(price),
-        "PricingQuantity": _plain(Decimal(meter.tokens) / TOKENS_PER_QUOTE),
-        "PricingUnit": f"{TOKENS_PER_QUOTE} {_UNIT}",
+        "PricingQuantity": _plain(Decimal(meter.quantity) / TOKENS_PER_QUOTE),
+        "PricingUnit": f"{TOKENS_PER_QUOTE} {meter.unit}",
         "SkuId": f"{day.model}/{kind.replace(' ', '-')}",
         "SkuMeter": meter.name,
         "SkuPriceDetails": json.dumps({"x_Model": day.model}, ensure_ascii=False),

@@ -1,12 +1,13 @@
 """What one pass over a job's file gathers: accepted lines, faults, duplicates, and the order.
 
-It holds 32 bytes a line (custom id hash, prefix keys, three numbers) and at most 1,000 faults, so a
-file of any size fits. Where the lines come from and go to is not its business.
+It holds 32 bytes a line (custom id hash, prefix keys, three numbers), 20 more where it looks for
+equal lines, and at most 1,000 faults, so a file of any size fits. Where the lines come from and go
+to is not its business.
 """
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,7 @@ from runner.domain.defaults import NO_DEFAULTS, Defaults
 from runner.domain.ids import ModelId
 from runner.domain.lines import LineError, ParsedLine, RawLine, parse_line
 from runner.domain.outlines import Sketch
+from runner.domain.reuse import AnswerKeys, Equals, Places, answer_key
 from runner.domain.sharding import PrefixKeys, shards_of
 
 FAULTS_KEPT = 1000
@@ -58,6 +60,7 @@ class ModelLines:
     sketch: Sketch = field(default_factory=Sketch)
     keys: PrefixKeys = field(default_factory=PrefixKeys)
     places: "array[int]" = field(default_factory=lambda: array("I"))
+    answers: AnswerKeys = field(default_factory=AnswerKeys)
 
     def add(self, place: int, line: ParsedLine) -> None:
         """Note the next of them."""
@@ -68,11 +71,15 @@ class ModelLines:
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """A shard as it will be written: lines of one model, by their ``idx``, in prefix order."""
+    """A shard as it will be written: lines of one model, by their ``idx``, in prefix order.
+
+    The lines of one that ``follows`` take the answers of others.
+    """
 
     shard_no: int
     model_id: ModelId
     idx: list[int]
+    follows: bool = False
 
 
 class Intake:
@@ -84,6 +91,7 @@ class Intake:
         max_line_bytes: int,
         find_model: Callable[[str], ModelId | None],
         defaults: Defaults = NO_DEFAULTS,
+        seeks_equals: bool = False,
     ) -> None:
         self.faults: list[LineFault] = []
         self.fault_count = 0
@@ -93,6 +101,7 @@ class Intake:
         self._max_line_bytes = max_line_bytes
         self._find_model = find_model
         self._defaults = defaults
+        self._seeks_equals = seeks_equals
         self._models: dict[str, ModelId | None] = {}
         self._idx = array("i")
         self._line_numbers = array("i")
@@ -111,7 +120,10 @@ class Intake:
         except LineError as error:
             custom_id = custom_id or error.custom_id
             return Refused(idx, custom_id, self.add_fault(error, line.number))
-        self.models.setdefault(model_id, ModelLines()).add(len(self._idx), parsed)
+        lines = self.models.setdefault(model_id, ModelLines())
+        lines.add(len(self._idx), parsed)
+        if self._seeks_equals:
+            lines.answers.add(len(self._idx), answer_key(self._endpoint, parsed.body))
         self._note(idx, line.number, custom_id)
         return Accepted(idx, custom_id, line.offset, len(line.data), model_id)
 
@@ -145,18 +157,37 @@ class Intake:
             yield self._idx[position], self.add_fault(error, self._line_numbers[position])
         self.faults.sort(key=lambda fault: fault.line or 0)
 
-    def shards(self, shard_lines: int) -> Iterator[PlannedShard]:
-        """The accepted lines, model by model in the order in which the file names them, each
-        model's in prefix order, cut into numbered shards."""
-        idx = np.frombuffer(self._idx, dtype=np.int32).astype(np.int64)
-        shard_no = 0
+    def equals(self) -> Iterator[tuple[ModelId, Equals]]:
+        """Which accepted lines of each model are equal, by their ``idx``."""
         for model_id, lines in self.models.items():
-            places = np.frombuffer(lines.places, dtype=np.uint32)[lines.keys.order()]
-            if self._duplicates:
-                places = places[~np.isin(places, self._duplicates)]
-            for part in shards_of(idx[places], shard_lines):
-                yield PlannedShard(shard_no, model_id, part)
-                shard_no += 1
+            found, idx = lines.answers.equals(self._duplicates), self._numbers()
+            firsts, twins, twin_of = (idx[each] for each in found.places())
+            yield model_id, Equals(firsts, found.keys, twins, twin_of)
+
+    def shards(self, shard_lines: int, copies: Collection[int] = ()) -> Iterator[PlannedShard]:
+        """The accepted lines, model by model in the order in which the file names them, each
+        model's in prefix order, cut into numbered shards; after all of these the copies."""
+        shard_no = 0
+        for follows in (False, True) if copies else (False,):
+            for model_id, lines in self.models.items():
+                idx = self._in_order(lines)
+                if copies:
+                    is_copy = np.isin(idx, np.fromiter(copies, dtype=np.int64))
+                    idx = idx[is_copy == follows]
+                for part in shards_of(idx, shard_lines):
+                    yield PlannedShard(shard_no, model_id, part, follows)
+                    shard_no += 1
+
+    def _in_order(self, lines: ModelLines) -> Places:
+        """The lines of a model (``idx``) in prefix order."""
+        places = np.frombuffer(lines.places, dtype=np.uint32)[lines.keys.order()]
+        if self._duplicates:
+            places = places[~np.isin(places, self._duplicates)]
+        return self._numbers()[places]
+
+    def _numbers(self) -> Places:
+        """The ``idx`` of all accepted lines."""
+        return np.frombuffer(self._idx, dtype=np.int32).astype(np.int64)
 
     def _model_of(self, name: str) -> ModelId:
         model_id = None

@@ -47,13 +47,14 @@ class BodyHead(Asked, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ParsedLine:
-    """A line that passed: its custom id, its model, its own part of the prompt as written, and how
-    large it is."""
+    """A line that passed: its custom id, its model, its own part of the prompt as written, how
+    large it is, and its body with the defaults under it."""
 
     custom_id: str
     model: str
     prompt: bytes
     outline: Outline
+    body: msgspec.Raw
 
 
 class LineError(Exception):
@@ -148,14 +149,15 @@ def _sound_line(data: bytes, endpoint: str, defaults: Defaults) -> ParsedLine:
         raise LineError(
             code, f"url is {line.url[:100]!r}, but the batch was made for {endpoint!r}.", "url"
         )
-    head = _body_head(defaults.under(line.body))
+    body = defaults.under(line.body)
+    head = _body_head(body)
     if head.stream:
         raise LineError(
             "streaming_unsupported", "A batch cannot stream; remove body.stream.", "body.stream"
         )
     prompt = _own_prompt(head, defaults)
     size = outline(endpoint, prompt, defaults.shared_bytes, head)
-    return ParsedLine(line.custom_id, head.model, prompt, size)
+    return ParsedLine(line.custom_id, head.model, prompt, size, body)
 
 
 def url_of(data: bytes) -> str | None:

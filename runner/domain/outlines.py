@@ -74,6 +74,12 @@ class Sketch:
         names = Sketch.__slots__
         return Sketch(**{name: getattr(self, name) - getattr(part, name) for name in names})
 
+    def part(self, lines: int) -> "Sketch":
+        """What some of these lines amount to, by their number, rounded up."""
+        names = Sketch.__slots__
+        whole = max(1, self.lines)
+        return Sketch(**{name: -(-getattr(self, name) * lines // whole) for name in names})
+
     def scaled(self, part: int, whole: int) -> "Sketch":
         """The sketch of a whole of which ``part`` was sketched, rounded up."""
         if part >= whole or part == 0:

@@ -1,7 +1,8 @@
 """Money: integer nano-units of the currency, rounded once per line, half to even.
 
-A price list quotes nano-units per 1,000,000 tokens and per hour of device time, so every product
-below is an integer and only one division happens per line and figure. Sums of lines are exact.
+A price list quotes nano-units per 1,000,000 tokens or lines and per hour of device time, so every
+product below is an integer and only one division happens per line and figure. Sums of lines are
+exact.
 """
 
 from dataclasses import dataclass
@@ -10,18 +11,26 @@ from runner.domain.ids import PriceId
 
 NANO = 1_000_000_000
 TOKENS_PER_QUOTE = 1_000_000
+LINES_PER_QUOTE = 1_000_000
 MICROSECONDS_PER_HOUR = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """One version of a model's price list (nano-units per million tokens; per device hour)."""
+    """One version of a model's price list (nano-units per million tokens; per device hour; per
+    million lines that take the answer of another)."""
 
     id: PriceId
     input_nano_per_million: int
     cached_nano_per_million: int
     output_nano_per_million: int
     device_nano_per_hour: int
+    reused_nano_per_million: int = 0
+
+    @property
+    def reused_nano(self) -> int:
+        """What a line is billed that takes the answer of another, whatever its tokens."""
+        return divide_half_even(self.reused_nano_per_million, LINES_PER_QUOTE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,12 @@ from runner.domain.pricing import Price
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The sums of a job's finished lines; ``lines`` are all of them, failed ones included."""
+    """The sums of a job's finished lines; ``lines`` are all of them, failed ones included, but for
+    the ``reused``, which took the answer of another."""
 
     lines: int
     succeeded: int
+    reused: int
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -52,6 +54,7 @@ def progressed(given: Estimate, done: Done, price: Price, speed: Speed | None) -
         run=None if rest.run is None else _plus(rest.run, done.run_cost_nano),
         device_us=rest.device_us,
         wait_us=rest.wait_us,
+        reused_lines=given.reused_lines,
     )
 
 
@@ -93,6 +96,7 @@ def _rest(given: Estimate, done: Done) -> Volume:
         is_exact=given.is_exact,
         bounded_lines=left,
         bounded_output=-(-given.output_most * left // lines),
+        reused_lines=max(0, given.reused_lines - done.reused),
     )
 
 

@@ -49,16 +49,19 @@ class PauseReason(StrEnum):
 
 
 class ShardState(StrEnum):
-    """Where a shard is: waiting, held by a worker, or ended in one of three ways."""
+    """Where a shard is: waiting, held by a worker, waiting for the answers of other lines, or ended
+    in one of three ways."""
 
     OPEN = "open"
     LEASED = "leased"
+    FOLLOWING = "following"
     DONE = "done"
     SPLIT = "split"
     DROPPED = "dropped"
 
 
-PENDING_SHARD_STATES = (ShardState.OPEN, ShardState.LEASED)
+COMPUTED_SHARD_STATES = (ShardState.OPEN, ShardState.LEASED)
+PENDING_SHARD_STATES = (*COMPUTED_SHARD_STATES, ShardState.FOLLOWING)
 
 
 class DeliveryState(StrEnum):

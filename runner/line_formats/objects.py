@@ -6,6 +6,9 @@ from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0)]
 LineId = Annotated[str, Meta(pattern="^batch_req_[0-9a-z]{26}_[0-9]+$")]
+ReusedFrom = Annotated[
+    LineId, Meta(description="The equal line whose answer this is; absent where it was computed.")
+]
 TruncatedTokens = Annotated[
     int, Meta(description="By how many tokens the prompt was shortened; absent where not.", ge=1)
 ]
@@ -166,6 +169,7 @@ class FailedLine(TypedDict):
     custom_id: str | None
     response: FailureResponse
     error: None
+    reused_from: NotRequired[ReusedFrom]
 
 
 class Unfinished(TypedDict):

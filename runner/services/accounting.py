@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from runner.db.models import Job, Shard, Usage
 from runner.domain.ids import WorkerId
 from runner.domain.leases import FinishedItem
-from runner.domain.pricing import Quantities, billed_nano, run_cost_nano
+from runner.domain.pricing import Price, Quantities, billed_nano, run_cost_nano
 
 USAGE_COLUMNS = (
     "job_id",
@@ -32,6 +33,8 @@ USAGE_COLUMNS = (
     "run_cost_nano",
     "energy_uj",
 )
+RESULT_COLUMNS = ("job_id", "idx", "failed", "epoch", "line")
+REUSED_COLUMNS = (*USAGE_COLUMNS, "reused", "saved_nano")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +85,27 @@ def usage_row(item: FinishedItem, charge: Charge, worker_id: WorkerId) -> tuple[
         charge.run_cost_nano,
         metrics.energy_uj,
     )
+
+
+def reused_row(job: Job, shard: Shard, idx: int, used: Usage, price: Price) -> tuple[Any, ...]:
+    """The ledger row of a line that takes another's answer, in the order of ``REUSED_COLUMNS``.
+
+    ``used`` is the other's row. Nothing was computed, so every quantity is 0; the worker is the one
+    that computed the answer. Saved is what the tokens would have been billed now, less the price.
+    """
+    tokens = Quantities(used.prompt_tokens, used.cached_tokens, used.output_tokens)
+    worth = used.saved_nano + used.billed_nano if used.reused else billed_nano(price, tokens)
+    values = {
+        "job_id": job.id,
+        "idx": idx,
+        "project_id": job.project_id,
+        "api_key_id": job.api_key_id,
+        "model_id": shard.model_id,
+        "price_id": shard.price_id,
+        "worker_id": used.worker_id,
+        "energy_uj": None,
+        "billed_nano": price.reused_nano,
+        "reused": True,
+        "saved_nano": max(0, worth - price.reused_nano),
+    }
+    return tuple(values.get(name, 0) for name in REUSED_COLUMNS)

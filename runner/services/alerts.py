@@ -28,7 +28,7 @@ from runner.db.models import (
 )
 from runner.domain.ids import ModelId
 from runner.domain.latency import Measure, percentiles_of
-from runner.domain.states import LIVE_WORKER_STATES, PENDING_SHARD_STATES, JobState
+from runner.domain.states import COMPUTED_SHARD_STATES, LIVE_WORKER_STATES, JobState
 from runner.services.events import announce
 from runner.services.job_models import names
 
@@ -164,7 +164,7 @@ def _needs(session: Session, model_id: UUID) -> list[Need]:
         .where(
             Shard.job_id == Job.id,
             Shard.model_id == model_id,
-            Shard.state.in_(PENDING_SHARD_STATES),
+            Shard.state.in_(COMPUTED_SHARD_STATES),
         )
         .scalar_subquery()
     )
@@ -193,7 +193,8 @@ def _need(row: Row[UUID, UUID, int, float], pace: float | None) -> Need:
 def _pace(session: Session, of: ColumnElement[bool], least: int) -> float | None:
     """Device seconds per line of the last days; None when there were too few lines."""
     since = func.current_date() - _HISTORY_DAYS
-    query = select(func.sum(UsageDay.device_us), func.sum(UsageDay.lines))
+    computed = UsageDay.lines - UsageDay.reused_lines
+    query = select(func.sum(UsageDay.device_us), func.sum(computed))
     device_us, lines = session.execute(query.where(of, UsageDay.day >= since)).one()
     return None if lines is None or lines < least else float(device_us) / float(lines) / 1e6
 

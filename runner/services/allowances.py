@@ -122,6 +122,17 @@ class Allowance:
             break
         return reserved
 
+    def bear(self, each_nano: int, lines: int) -> int:
+        """How many of some lines at a fixed price the money does for; they have their answers.
+
+        Where it does for none, and nothing is at work that could free money, the job pauses.
+        """
+        fitting = min(lines, max(0, self._left) // each_nano)
+        self._left -= fitting * each_nano
+        if lines and not fitting and self._is_idle and self._lock_job():
+            self._pause(each_nano)
+        return fitting
+
     def _bounds(self, shard: Shard) -> Bounds:
         """The most that each unfinished line of a shard can be billed."""
         job, price = self._job, price_of(self._session.get_one(Price, shard.price_id))
@@ -202,6 +213,26 @@ class Allowance:
             "job.paused",
             {"job_id": str(job.id), "reason": "budget", "message": note, **detail},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyTurn:
+    """A turn at the money of a job's project; without limits there is no allowance to keep to."""
+
+    allowance: Allowance | None
+
+
+def allowance_in_turn(session: Session, job: Job) -> MoneyTurn | None:
+    """Wait for claims under the limits of a job, if it has some; None where that takes too long.
+
+    Call it before anything is locked.
+    """
+    budget = select(Budget.payer_id).where(Budget.project_id == job.project_id).limit(1)
+    if job.max_cost_nano is None and session.scalar(budget) is None:
+        return MoneyTurn(None)
+    if not _is_our_turn(session, _place(job.project_id)):
+        return None
+    return MoneyTurn(allowance_of(session, job))
 
 
 def allowance_of(session: Session, job: Job) -> Allowance | None:

@@ -9,8 +9,14 @@ from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from runner.db.clock import seconds_from_now
-from runner.db.models import File, Job, Shard
-from runner.domain.states import PENDING_SHARD_STATES, JobState, ShardState
+from runner.db.models import File, Job, Shard, Usage
+from runner.domain.reuse import Dedupe
+from runner.domain.states import (
+    COMPUTED_SHARD_STATES,
+    PENDING_SHARD_STATES,
+    JobState,
+    ShardState,
+)
 from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
 from runner.services.alerts import judge_end
@@ -30,7 +36,8 @@ class CountsDiffer(Exception):
 
 
 def close_if_drained(session: Session, job_id: UUID) -> None:
-    """When no shard of a job is waiting or leased any more, ask for its files to be closed.
+    """When no shard of a job is waiting or leased any more, ask for its files to be closed, or
+    first for its lines that follow others to take their answers.
 
     Call it in a transaction after the one that ended a shard: of two workers that end the last
     two shards at once, the one that commits later then sees both.
@@ -42,12 +49,19 @@ def close_if_drained(session: Session, job_id: UUID) -> None:
         .values(state=JobState.FINALIZING, outcome="completed", finalizing_at=func.now())
     )
     hit(FailPoint.DRAINED_BEFORE_COMMIT)
-    leased = _has_shards(job_id, (ShardState.LEASED,))
-    waiting = select(Job.id).where(
-        Job.id == job_id, Job.state.in_((JobState.FINALIZING, JobState.CANCELLING)), ~leased
+    ended = Job.state.in_((JobState.FINALIZING, JobState.CANCELLING))
+    runs = Job.state == JobState.IN_PROGRESS
+    leased, computed, following = (
+        _has_shards(job_id, states)
+        for states in ((ShardState.LEASED,), COMPUTED_SHARD_STATES, (ShardState.FOLLOWING,))
     )
-    if session.scalar(waiting) is not None:
-        ring(session, Bell.FINALISE, job_id)
+    follows = runs & (Job.dedupe != Dedupe.OFF) & following & ~computed
+    query = select(ended & ~leased, follows).where(Job.id == job_id)
+    for is_drained, only_follows in session.execute(query):
+        if is_drained:
+            ring(session, Bell.FINALISE, job_id)
+        elif only_follows:
+            ring(session, Bell.COPY, job_id)
 
 
 def close_job(session: Session, job_id: UUID) -> bool:
@@ -88,6 +102,7 @@ def close_job(session: Session, job_id: UUID) -> bool:
                 f"{state}_at": func.now(),
                 "output_lines": output.lines,
                 "error_lines": errors.lines,
+                "reused_lines": _reused_lines(job),
                 **{name: totals[name] for name in kept},
             }
         )
@@ -99,6 +114,14 @@ def close_job(session: Session, job_id: UUID) -> bool:
     announce_end(session, job, state)
     hit(FailPoint.CLOSE_BEFORE_COMMIT)
     return True
+
+
+def _reused_lines(job: Job) -> ColumnElement[int] | int:
+    """By the ledger: a shard may have followed only at first."""
+    if job.dedupe == Dedupe.OFF:
+        return 0
+    reused = select(func.count()).where(Usage.job_id == job.id, Usage.reused)
+    return reused.scalar_subquery()
 
 
 def _has_shards(job_id: UUID, states: Sequence[ShardState]) -> ColumnElement[bool]:

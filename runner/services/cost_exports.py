@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from runner.domain.errors import InvalidRequest
-from runner.domain.focus import COLUMNS, DayOfJob, Meter, charges_of
+from runner.domain.focus import COLUMNS, LINES, DayOfJob, Meter, charges_of
 from runner.domain.ids import JOB_PREFIX, PROJECT_PREFIX, encode
 from runner.domain.pricing import NANO
 from runner.services.costs import Charge, Scope, Spent, charges
@@ -28,8 +28,9 @@ _COUNTS = (
     "cached_input_tokens",
     "output_tokens",
     "device_us",
+    "reused_lines",
 )
-_MONEY = ("billed", "run_cost", "margin")
+_MONEY = ("billed", "run_cost", "margin", "saved")
 
 
 def focus_csv(session: Session, scope: Scope) -> bytes:
@@ -85,8 +86,10 @@ def _row(group: Spent) -> list[Any]:
         group.cached_tokens,
         group.output_tokens,
         group.device_us,
+        group.reused_lines,
         group.energy_uj / 1e6 if group.metered_lines else None,
         *map(_money, (group.billed_nano, group.run_cost_nano, group.margin_nano)),
+        _money(group.saved_nano),
     ]
 
 
@@ -127,5 +130,6 @@ def _focus_rows(charge: Charge) -> Iterable[dict[str, str | None]]:
             Meter("Input tokens", computed, charge.input_nano_per_million),
             Meter("Cached input tokens", spent.cached_tokens, charge.cached_nano_per_million),
             Meter("Output tokens", spent.output_tokens, charge.output_nano_per_million),
+            Meter("Reused lines", spent.reused_lines, charge.reused_nano_per_million, LINES),
         ),
     )

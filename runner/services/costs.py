@@ -61,6 +61,8 @@ class Spent:
     device_us: int = 0
     energy_uj: int = 0
     metered_lines: int = 0
+    reused_lines: int = 0
+    saved_nano: int = 0
     billed_nano: int = 0
     run_cost_nano: int = 0
 
@@ -88,6 +90,7 @@ class Charge:
     input_nano_per_million: int
     cached_nano_per_million: int
     output_nano_per_million: int
+    reused_nano_per_million: int
 
 
 _SUMS = tuple(name for name in Spent.__dataclass_fields__ if name != "group")
@@ -186,6 +189,7 @@ def charges(session: Session, scope: Scope) -> list[Charge]:
         Price.input_nano_per_million.expression,
         Price.cached_nano_per_million.expression,
         Price.output_nano_per_million.expression,
+        Price.reused_nano_per_million.expression,
     )
     query = _within(select(*sums, *columns), scope).join(Price, Price.id == UsageDay.price_id)
     query = query.order_by(UsageDay.day, UsageDay.job_id, UsageDay.model_id, UsageDay.price_id)
@@ -209,6 +213,7 @@ def _charge(row: Row[*tuple[Any, ...]], width: int) -> Charge:
         input_nano_per_million=prices[1],
         cached_nano_per_million=prices[2],
         output_nano_per_million=prices[3],
+        reused_nano_per_million=prices[4],
     )
 
 

@@ -16,7 +16,10 @@ from runner.domain.estimate_sums import together
 
 @dataclass(frozen=True, slots=True)
 class Actual:
-    """What a job took. Money is in nano-units; ``run_us`` is from its start to its last line."""
+    """What a job took. Money is in nano-units; ``run_us`` is from its start to its last line.
+
+    Beside ``lines``, ``reused_lines`` took the answers of others.
+    """
 
     lines: int
     input_tokens: int
@@ -26,6 +29,7 @@ class Actual:
     run_cost_nano: int
     device_us: int
     run_us: int | None
+    reused_lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from runner.domain.errors import NotFound
 from runner.domain.estimate import Estimate, estimate
 from runner.domain.estimate_sums import together
 from runner.domain.ids import FileId, ProjectId
-from runner.domain.lines import LineError, parse_line, split_lines
+from runner.domain.lines import LineError, ParsedLine, parse_line, split_lines
 from runner.domain.outlines import Sketch
+from runner.domain.reuse import Dedupe, answer_key
 from runner.services.files import CHUNK_BYTES, visible_file
 from runner.services.job_estimates import bytes_per_token
 from runner.services.models import ModelRecord, get_model, price_now
@@ -30,6 +31,7 @@ class Order:
     endpoint: str
     defaults: bytes | None = None
     schedule_id: UUID | None = None  # whose history counts first
+    dedupe: Dedupe = Dedupe.OFF
 
 
 def quick(session: Session, order: Order) -> Estimate | None:
@@ -60,12 +62,14 @@ def _guess(session: Session, order: Order, model: ModelRecord, sketch: Sketch) -
 
 
 class _Glance:
-    """The lines at the beginning of a file, by the models that they name."""
+    """The lines at the beginning of a file, by the models that they name; of equal ones that a job
+    computes once, the first."""
 
     def __init__(self, order: Order) -> None:
         self.sketches: dict[str, Sketch] = {}
         self._endpoint = order.endpoint
         self._defaults = Defaults(order.defaults)
+        self._known: set[bytes] | None = None if order.dedupe is Dedupe.OFF else set()
 
     def read(self, data: bytes, size: int) -> int:
         """Sketch the whole lines of a file's first bytes; returns how many bytes they are."""
@@ -77,8 +81,18 @@ class _Glance:
                 parsed = parse_line(line.data, self._endpoint, CHUNK_BYTES, self._defaults)
             except LineError:
                 continue
-            self.sketches.setdefault(parsed.model, Sketch()).add(parsed.outline)
+            sketch = self.sketches.setdefault(parsed.model, Sketch())
+            if self._is_new(parsed):
+                sketch.add(parsed.outline)
         return seen
+
+    def _is_new(self, line: ParsedLine) -> bool:
+        key = None if self._known is None else answer_key(self._endpoint, line.body)
+        if self._known is None or key is None:
+            return True
+        is_new = key not in self._known
+        self._known.add(key)
+        return is_new
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:

@@ -56,6 +56,7 @@ class FileEstimate:
         too_long: lines whose prompt leaves no room for an answer, ``too_long_lines`` their numbers
             (from 1, without blank lines; the first hundred).
         refused: lines that the model would refuse for another reason.
+        equal: lines equal to an earlier one, which a job with ``dedupe`` would not compute.
         fault_count: faults that reading the file would find, ``faults`` the first of them.
     """
 
@@ -66,6 +67,7 @@ class FileEstimate:
     too_long: int
     too_long_lines: tuple[int, ...]
     refused: int
+    equal: int
     fault_count: int
     faults: tuple[LineFault, ...]
 
@@ -182,7 +184,13 @@ class _Reading:
         self._find_model = find_model
         self._kind = kind
         self._max_lines = settings.max_job_lines
-        self._intake = Intake(kind.endpoint, settings.max_line_bytes, self._model_id, kind.defaults)
+        self._intake = Intake(
+            kind.endpoint,
+            settings.max_line_bytes,
+            self._model_id,
+            kind.defaults,
+            seeks_equals=True,
+        )
         self._found: dict[ModelId, _Counted] = {}
         self._window = _Window()
         self._is_late = False
@@ -239,6 +247,7 @@ class _Reading:
             too_long=count.too_long,
             too_long_lines=tuple(idx + 1 for idx in too_long[:TOO_LONG_SHOWN]),
             refused=count.refused,
+            equal=sum(len(lines.twins) for _, lines in self._intake.equals()),
             fault_count=self._intake.fault_count,
             faults=tuple(self._intake.faults[:FAULTS_SHOWN]),
         )

@@ -36,7 +36,7 @@ def read_gauges(session: Session) -> Gauges:
     stale = session.scalar(select(func.coalesce(func.sum(Worker.stale_results), 0)))
     return Gauges(
         jobs=jobs,
-        pending_lines=_lines(session, ShardState.OPEN),
+        pending_lines=_lines(session, ShardState.OPEN, ShardState.FOLLOWING),
         running_lines=_lines(session, ShardState.LEASED),
         workers={(row[0], row[1]): row[2] for row in workers},
         stale_results=int(stale or 0),
@@ -44,8 +44,8 @@ def read_gauges(session: Session) -> Gauges:
     )
 
 
-def _lines(session: Session, state: ShardState) -> int:
+def _lines(session: Session, *states: ShardState) -> int:
     left = func.cardinality(Shard.idx) - Shard.succeeded - Shard.failed
     live = select(Job.id).where(Job.state.in_(LIVE_JOB_STATES))
     query = select(func.coalesce(func.sum(left), 0))
-    return int(session.scalar(query.where(Shard.job_id.in_(live), Shard.state == state)) or 0)
+    return int(session.scalar(query.where(Shard.job_id.in_(live), Shard.state.in_(states))) or 0)

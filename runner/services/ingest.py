@@ -6,7 +6,7 @@ back.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -27,10 +27,12 @@ from runner.domain.errors import IngestLost, NotFound, StorageFull
 from runner.domain.ids import ModelId, item_id
 from runner.domain.intake import Accepted, Intake, LineFault, Refused
 from runner.domain.lines import LineError, RawLine, split_lines
+from runner.domain.reuse import Dedupe
 from runner.domain.states import JobState
 from runner.doorbell import Bell, ring
 from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
+from runner.services.copy_plans import plan_copies
 from runner.services.files import read_file
 from runner.services.job_estimates import begin_estimates
 from runner.services.job_models import sole_model, write_shards
@@ -150,7 +152,11 @@ class _Ingest:
         self._job = job
         self._skips = job.on_invalid == "skip"
         self._intake = Intake(
-            job.endpoint, settings.max_line_bytes, self._find_model, Defaults(job.defaults)
+            job.endpoint,
+            settings.max_line_bytes,
+            self._find_model,
+            Defaults(job.defaults),
+            seeks_equals=job.dedupe != Dedupe.OFF,
         )
         self._buffer = _Buffer([], [])
         self._renew_at = time.monotonic() + settings.heartbeat_seconds
@@ -264,7 +270,8 @@ class _Ingest:
 
     def _start(self) -> None:
         intake, job_id = self._intake, self._job.id
-        shards = list(intake.shards(self._settings.shard_lines))
+        copies = self._plan_copies()
+        shards = list(intake.shards(self._settings.shard_lines, copies))
         models = write_shards(self._session, job_id, self._job.created_at, shards)
         self._leave_validating(
             state=JobState.IN_PROGRESS,
@@ -276,7 +283,15 @@ class _Ingest:
         if models:
             sketches = {model_id: lines.sketch for model_id, lines in intake.models.items()}
             begin_estimates(self._session, job_id, models, sketches)
+        if copies:
+            ring(self._session, Bell.COPY, job_id)
         ring(self._session, Bell.WAKE)
+
+    def _plan_copies(self) -> Collection[int]:
+        """The lines that take the answers of others, by ``idx``."""
+        if self._job.dedupe == Dedupe.OFF:
+            return ()
+        return plan_copies(self._session, self._settings, self._job, self._intake.equals())
 
     def _fail(self) -> None:
         for table in (WorkItem, Shard, Result):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, func, select
+from sqlalchemy import ColumnElement, SQLColumnExpression, case, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -26,6 +26,7 @@ class Account:
 
     ``attempts`` counts the leases that its lines took: with no trouble, as many as ``lines``.
     ``energy_uj`` (microjoules) covers the ``metered_lines``, whose worker could read a meter.
+    ``reused_lines`` took the answers of others, which saved so much against computing them.
     ``truncated_lines`` were answered from a shortened prompt, which lost ``truncated_tokens``.
     """
 
@@ -38,6 +39,8 @@ class Account:
     truncated_tokens: int
     energy_uj: int
     metered_lines: int
+    reused_lines: int
+    saved_nano: int
     queue: Percentiles
     first_token: Percentiles
     per_token: Percentiles
@@ -72,17 +75,22 @@ SUMS: dict[str, ColumnElement[int]] = {
     "truncated_tokens": _sum(Usage.truncated_tokens),
     "energy_uj": _sum(Usage.energy_uj),
     "metered_lines": func.count(Usage.energy_uj),
+    "reused_lines": func.count().filter(Usage.reused),
+    "saved_nano": _sum(Usage.saved_nano),
     "billed_nano": _sum(Usage.billed_nano),
     "run_cost_nano": _sum(Usage.run_cost_nano),
 }
 """Every sum that is kept of the ledger, by the name of its column wherever it is kept."""
 
 LATENCIES: dict[Measure, ColumnElement[int]] = {
-    Measure.QUEUE: Usage.queue_us.expression,
+    # A line that took another's answer took no time: it is left out.
+    Measure.QUEUE: case((~Usage.reused, Usage.queue_us)),
     # An embedding has no first token, and a single token no time between two.
     Measure.FIRST_TOKEN: func.nullif(Usage.first_token_us, 0),
-    Measure.PER_TOKEN: Usage.decode_us // func.nullif(Usage.output_tokens - 1, 0),
-    Measure.TOTAL: Usage.total_us.expression,
+    Measure.PER_TOKEN: case(
+        (~Usage.reused, Usage.decode_us // func.nullif(Usage.output_tokens - 1, 0))
+    ),
+    Measure.TOTAL: case((~Usage.reused, Usage.total_us)),
 }
 
 _ACCOUNT_SUMS = (
@@ -95,6 +103,8 @@ _ACCOUNT_SUMS = (
     "truncated_tokens",
     "energy_uj",
     "metered_lines",
+    "reused_lines",
+    "saved_nano",
 )
 _LATENCY_COLUMNS = {
     "queue_us": Measure.QUEUE,
@@ -176,7 +186,7 @@ def lane_uses(session: Session, job_id: UUID) -> tuple[LaneUse, ...]:
     rows = session.execute(
         select(Worker.lane, Worker.lane_reason, lines)
         .join(Usage, Usage.worker_id == Worker.id)
-        .where(Usage.job_id == job_id)
+        .where(Usage.job_id == job_id, ~Usage.reused)
         .group_by(Worker.lane, Worker.lane_reason)
         .order_by(lines.desc(), Worker.lane, Worker.lane_reason)
     )

@@ -36,7 +36,9 @@ def begin_estimates(
     """Give a job that was just read its first estimates, and have its shards counted."""
     job = session.get_one(Job, job_id)
     for each in models:
-        _sketched(session, job, each, sketches[ModelId(each.model_id)])
+        sketch = sketches[ModelId(each.model_id)]
+        computed = sketch.part(sketch.lines - each.copies) if each.copies else sketch
+        _sketched(session, job, each, computed)
     _have_counted(session, job_id, models)
 
 
@@ -45,7 +47,8 @@ def begin_retry_estimates(session: Session, child: Job, models: Sequence[JobMode
     for each in models:
         parent = session.get(JobEstimate, (child.parent_id, each.model_id))
         if parent is None:  # it was a job of an older version: what its lines ask for is not known
-            size = _bytes_of(session, child.id) * each.lines // sum(one.lines for one in models)
+            lines = sum(one.lines + one.copies for one in models)
+            size = _bytes_of(session, child.id) * each.lines // lines
             _sketched(session, child, each, Sketch(each.lines, size, 0, 0, each.lines, each.lines))
             continue
         given = read_estimate(parent.given)
@@ -71,7 +74,9 @@ def finish_count(session: Session, job_id: UUID) -> bool:
     job = session.get_one(Job, job_id)
     for row in rows:
         count = total_count(session, job_id, row.model_id)
-        row.given = kept(_given(session, job, row, count.volume()))
+        reused_lines = read_estimate(row.given).reused_lines
+        volume = replace(count.volume(), reused_lines=reused_lines)
+        row.given = kept(_given(session, job, row, volume))
         row.newest = None
         row.refused, row.too_long, row.counted_at = count.refused, count.too_long, func.now()
     session.flush()
@@ -149,7 +154,8 @@ def _actual(session: Session, job: Job, model_id: UUID, totals: Totals) -> Actua
     if job.in_progress_at is not None and job.finalizing_at is not None:
         run = round((job.finalizing_at - job.in_progress_at).total_seconds() * 1e6)
     return Actual(
-        lines=totals.succeeded,
+        lines=totals.succeeded - totals.reused,
+        reused_lines=totals.reused,
         input_tokens=totals.prompt_tokens,
         cached_tokens=totals.cached_tokens,
         output_tokens=totals.output_tokens,
@@ -187,7 +193,7 @@ def _begin(session: Session, job: Job, of: JobModel, volume: Volume, prompt_byte
     row = JobEstimate(
         job_id=job.id, model_id=of.model_id, price_id=of.price_id, prompt_bytes=prompt_bytes
     )
-    row.given = kept(_given(session, job, row, volume))
+    row.given = kept(_given(session, job, row, replace(volume, reused_lines=of.copies)))
     session.add(row)
     session.flush()
 
@@ -213,8 +219,9 @@ def _dated(session: Session, told: Estimate) -> Estimate:
 
 def _done(totals: Totals) -> Done:
     return Done(
-        lines=totals.succeeded + totals.failed,
-        succeeded=totals.succeeded,
+        lines=totals.succeeded + totals.failed - totals.reused,
+        succeeded=totals.succeeded - totals.reused,
+        reused=totals.reused,
         prompt_tokens=totals.prompt_tokens,
         cached_tokens=totals.cached_tokens,
         output_tokens=totals.output_tokens,

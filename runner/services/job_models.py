@@ -15,7 +15,7 @@ from runner.domain.states import ShardState
 from runner.services.models import price_at
 
 _SHARD_COLUMNS = ("job_id", "shard_no", "model_id", "price_id", "idx", "state")
-_OPEN = ShardState.OPEN.value
+_OPEN, _FOLLOWING = ShardState.OPEN.value, ShardState.FOLLOWING.value
 
 
 def write_shards(
@@ -27,13 +27,23 @@ def write_shards(
         if shard.model_id not in models:
             price = price_at(session, shard.model_id, priced_at)
             models[shard.model_id] = JobModel(
-                job_id=job_id, model_id=shard.model_id, price_id=price.id, lines=0, shards=0
+                job_id=job_id,
+                model_id=shard.model_id,
+                price_id=price.id,
+                lines=0,
+                shards=0,
+                copies=0,
             )
-        models[shard.model_id].lines += len(shard.idx)
-        models[shard.model_id].shards += 1
+        model = models[shard.model_id]
+        if shard.follows:
+            model.copies += len(shard.idx)
+        else:
+            model.lines += len(shard.idx)
+            model.shards += 1
     rows = (
-        (job_id, each.shard_no, each.model_id, models[each.model_id].price_id, each.idx, _OPEN)
+        (job_id, each.shard_no, each.model_id, models[each.model_id].price_id, each.idx, state)
         for each in shards
+        for state in [_FOLLOWING if each.follows else _OPEN]
     )
     copy_rows(session, "shards", _SHARD_COLUMNS, rows)
     session.add_all(models.values())

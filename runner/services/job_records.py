@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from runner.db.models import Job, JobError
 from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId
 from runner.domain.intake import LineFault
+from runner.domain.reuse import Dedupe
 from runner.domain.states import PAUSABLE_JOB_STATES, JobState, PauseReason
 from runner.services.estimate_records import EstimateRecord, estimate_records
 from runner.services.gone_lines import gone_views
@@ -58,6 +59,7 @@ class JobRecord:
     queue_position: int | None
     max_cost_nano: int | None
     on_budget: str
+    dedupe: Dedupe
     created_at: datetime
     in_progress_at: datetime | None
     finalizing_at: datetime | None
@@ -147,6 +149,7 @@ def _frozen_totals(job: Job) -> Totals:
         output_tokens=job.output_tokens or 0,
         billed_nano=job.billed_nano or 0,
         run_cost_nano=job.run_cost_nano or 0,
+        reused=job.reused_lines or 0,
     )
 
 
@@ -230,6 +233,7 @@ def _record_of(
         queue_position=None if wait is None else wait.position,
         max_cost_nano=job.max_cost_nano,
         on_budget=job.on_budget,
+        dedupe=Dedupe(job.dedupe),
         created_at=job.created_at,
         in_progress_at=job.in_progress_at,
         finalizing_at=job.finalizing_at,

@@ -12,7 +12,10 @@ from runner.db.models import Shard
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over a job's accepted lines: tokens, and money in nano-units."""
+    """Sums over a job's accepted lines: tokens, and money in nano-units.
+
+    Of the ``succeeded``, ``reused`` took the answers of others.
+    """
 
     succeeded: int = 0
     failed: int = 0
@@ -21,6 +24,7 @@ class Totals:
     output_tokens: int = 0
     billed_nano: int = 0
     run_cost_nano: int = 0
+    reused: int = 0
 
 
 def running_totals(session: Session, job_ids: Collection[UUID]) -> dict[UUID, Totals]:
@@ -50,7 +54,9 @@ def _sums() -> list[ColumnElement[int]]:
         Shard.billed_nano,
         Shard.run_cost_nano,
     )
-    return [func.coalesce(func.sum(column), 0) for column in columns]
+    # A shard that was never leased, and has results all the same, has followed.
+    reused = func.sum(Shard.succeeded).filter(Shard.epoch == 0)
+    return [*(func.coalesce(func.sum(column), 0) for column in columns), func.coalesce(reused, 0)]
 
 
 def _totals(*sums: int) -> Totals:

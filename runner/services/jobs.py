@@ -14,6 +14,7 @@ from runner.domain.defaults import check_defaults
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId, new_uuid
 from runner.domain.lines import ENDPOINTS
+from runner.domain.reuse import Dedupe
 from runner.domain.run_hours import parse_run_hours
 from runner.domain.states import JobState, ShardState
 from runner.domain.windows import parse_window
@@ -51,6 +52,7 @@ class NewJob:
     start_after: datetime | None = None
     run_hours: str | None = None
     on_invalid: str = "fail"
+    dedupe: str = Dedupe.OFF
     output_expires_seconds: int | None = None
     defaults: bytes | None = None  # a JSON object
     tags: tuple[str, ...] = ()
@@ -74,7 +76,13 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         return as_created(get_job(session, caller.project_id, earlier))
     _check_input_file(session, caller.project_id, new.input_file_id)
     if new.on_budget == "refuse":
-        order = Order(caller.project_id, new.input_file_id, new.endpoint, new.defaults)
+        order = Order(
+            caller.project_id,
+            new.input_file_id,
+            new.endpoint,
+            new.defaults,
+            dedupe=Dedupe(new.dedupe),
+        )
         refuse_what_cannot_fit(session, caller, order, new.max_cost_nano)
     job_id = JobId(new_uuid())
     row = Job(
@@ -89,6 +97,7 @@ def create_job(session: Session, caller: Caller, new: NewJob) -> JobRecord:
         start_after=new.start_after,
         run_hours=None if new.run_hours is None else str(parse_run_hours(new.run_hours)),
         on_invalid=new.on_invalid,
+        dedupe=new.dedupe,
         output_expires_seconds=new.output_expires_seconds,
         defaults=new.defaults,
         tags=list(new.tags),
@@ -196,7 +205,7 @@ def drop_open_shards(session: Session, job_id: UUID) -> None:
     """Take a job's waiting shards off the queue for good."""
     session.execute(
         update(Shard)
-        .where(Shard.job_id == job_id, Shard.state == ShardState.OPEN)
+        .where(Shard.job_id == job_id, Shard.state.in_((ShardState.OPEN, ShardState.FOLLOWING)))
         .values(state=ShardState.DROPPED)
     )
 
@@ -216,6 +225,8 @@ def check_terms(session: Session, new: NewJob) -> None:
     check_start(session, new.start_after)
     if new.on_invalid not in ON_INVALID:
         raise InvalidRequest("on_invalid must be 'fail' or 'skip'.", param="on_invalid")
+    if new.dedupe not in set(Dedupe):
+        raise InvalidRequest(f"dedupe must be one of {', '.join(Dedupe)}.", param="dedupe")
     check_priority(new.priority)
     if new.on_budget not in ON_BUDGET:
         raise InvalidRequest("on_budget must be 'refuse' or 'pause'.", param="on_budget")

@@ -12,7 +12,10 @@ from runner.services.gone_lines import require_lines
 
 @dataclass(frozen=True, slots=True)
 class LineUsage:
-    """What one accepted line used. Times are in microseconds, money in nano-units."""
+    """What one accepted line used. Times are in microseconds, money in nano-units.
+
+    One that was ``reused`` took the answer of another: it used nothing, and cost so much less.
+    """
 
     idx: int
     custom_id: str
@@ -31,6 +34,8 @@ class LineUsage:
     energy_uj: int | None
     billed_nano: int
     run_cost_nano: int
+    reused: bool
+    saved_nano: int
 
     @property
     def computed_tokens(self) -> int:
@@ -70,6 +75,8 @@ def line_usage(
         Usage.energy_uj,
         Usage.billed_nano,
         Usage.run_cost_nano,
+        Usage.reused,
+        Usage.saved_nano,
     )
     query = (
         select(*columns)

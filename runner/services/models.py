@@ -37,12 +37,13 @@ class NewModel:
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Nano-units per million tokens, and per hour of device time."""
+    """Nano-units per million tokens, per hour of device time, and per million reused lines."""
 
     input_nano_per_million: int = 50_000_000
     cached_nano_per_million: int = 12_500_000
     output_nano_per_million: int = 200_000_000
     device_nano_per_hour: int = 50_000_000
+    reused_nano_per_million: int = 0
 
 
 def register_model(session: Session, new: NewModel, prices: PriceList) -> ModelRecord:
@@ -89,6 +90,7 @@ def set_price(session: Session, model_id: ModelId, prices: PriceList) -> PriceId
         cached_nano_per_million=prices.cached_nano_per_million,
         output_nano_per_million=prices.output_nano_per_million,
         device_nano_per_hour=prices.device_nano_per_hour,
+        reused_nano_per_million=prices.reused_nano_per_million,
     )
     session.add(row)
     session.flush()
@@ -123,6 +125,7 @@ def price_of(row: Price) -> pricing.Price:
         cached_nano_per_million=row.cached_nano_per_million,
         output_nano_per_million=row.output_nano_per_million,
         device_nano_per_hour=row.device_nano_per_hour,
+        reused_nano_per_million=row.reused_nano_per_million,
     )
 
 

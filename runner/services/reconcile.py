@@ -26,6 +26,7 @@ from runner.services.alerts import raise_alerts
 from runner.services.budget_alerts import tell_of_spending
 from runner.services.budgets import resume_within_budgets
 from runner.services.closing import close_if_drained
+from runner.services.copies import ring_for_copies
 from runner.services.deliveries import ring_for_events
 from runner.services.job_estimates import renew_estimates, uncounted_jobs
 from runner.services.jobs import drop_open_shards
@@ -111,6 +112,7 @@ def _steps(settings: Settings, contact: Contact | None) -> Iterator[Callable[[Se
     yield tell_of_spending
     yield _ring_for_unread_jobs
     yield _ring_for_uncounted_jobs
+    yield ring_for_copies
     yield _ring_for_open_shards
     yield plan_runs
     yield ring_for_runs

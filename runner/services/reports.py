@@ -59,6 +59,7 @@ def _by_model(session: Session, job: JobRecord) -> dict[str, Totals]:
                 UsageDay.output_tokens,
                 UsageDay.billed_nano,
                 UsageDay.run_cost_nano,
+                UsageDay.reused_lines,
             )
         ]
         query = select(UsageDay.model_id, *sums).where(UsageDay.job_id == job.id)

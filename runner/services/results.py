@@ -14,12 +14,17 @@ from runner.domain.ids import WorkerId
 from runner.domain.leases import FinishedItem, ShardKey
 from runner.domain.states import ShardState
 from runner.failpoints import FailPoint, hit
-from runner.services.accounting import USAGE_COLUMNS, Charge, charge_of, usage_row
+from runner.services.accounting import (
+    RESULT_COLUMNS,
+    USAGE_COLUMNS,
+    Charge,
+    charge_of,
+    usage_row,
+)
 from runner.services.leases import lock_live
 from runner.services.spending import note_spending
 from runner.services.turns import note_served
 
-_RESULT_COLUMNS = ("job_id", "idx", "failed", "epoch", "line")
 _COUNTERS = (
     "succeeded",
     "failed",
@@ -60,7 +65,7 @@ def commit_results(
         (item.lease.key.job_id, item.idx, item.failed, item.lease.key.epoch, item.line)
         for item in fresh
     )
-    copy_rows(session, "results", _RESULT_COLUMNS, results)
+    copy_rows(session, "results", RESULT_COLUMNS, results)
     charges = [(item, charge_of(item)) for item in fresh if not item.failed]
     usage = (usage_row(item, charge, worker_id) for item, charge in charges)
     copy_rows(session, "usage", USAGE_COLUMNS, usage)

@@ -5,7 +5,7 @@ its lines. Its usage is its own: a line is billed to the job that answered it.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from heapq import merge
 from itertools import groupby
@@ -24,6 +24,7 @@ from runner.doorbell import Bell, ring
 from runner.services import files
 from runner.services.audit import record
 from runner.services.contents import ERROR, OUTPUT, NumberedLine, read_numbered
+from runner.services.copy_plans import plan_copies_of_retry
 from runner.services.file_life import removed
 from runner.services.job_estimates import begin_retry_estimates
 from runner.services.job_models import sole_model, write_shards
@@ -162,6 +163,7 @@ def _child_of(session: Session, parent: Job, caller: Caller) -> Job:
         # What the parent's limit has left: a retry must not be a way around it.
         max_cost_nano=_left_of_limit(parent),
         on_budget=parent.on_budget,
+        dedupe=parent.dedupe,
         # Not the parent's: a client that repeats that create must not get this job for it.
         request_sha256=hashlib.sha256(b"retry\n" + parent.id.bytes).digest(),
         state=JobState.IN_PROGRESS,
@@ -186,20 +188,28 @@ def _take_lines(
     items = items.where(WorkItem.job_id == parent.id, _wanted(lines))
     names = ("job_id", "idx", "custom_id", "byte_offset", "byte_length")
     session.execute(insert(WorkItem).from_select(names, items))
-    shards = list(_planned(_in_prefix_order(session, parent.id, child.id), shard_lines))
+    ordered = _in_prefix_order(session, parent.id, child.id)
+    copies = plan_copies_of_retry(session, parent, child)
+    shards = list(_planned(ordered, copies, shard_lines))
     now = session.execute(select(func.now())).scalar_one()
     models = write_shards(session, child.id, now, shards)
     child.model_id = sole_model(models)
     begin_retry_estimates(session, child, models)
+    if copies:
+        ring(session, Bell.COPY, child.id)
     return sum(len(shard.idx) for shard in shards)
 
 
-def _planned(lines: Mapping[ModelId, Sequence[int]], shard_lines: int) -> Iterator[PlannedShard]:
+def _planned(
+    lines: Mapping[ModelId, Sequence[int]], copies: Collection[int], shard_lines: int
+) -> Iterator[PlannedShard]:
     shard_no = 0
-    for model_id, ordered in lines.items():
-        for start in range(0, len(ordered), shard_lines):
-            yield PlannedShard(shard_no, model_id, list(ordered[start : start + shard_lines]))
-            shard_no += 1
+    for follows in (False, True):
+        for model_id, ordered in lines.items():
+            ours = [idx for idx in ordered if (idx in copies) == follows]
+            for start in range(0, len(ours), shard_lines):
+                yield PlannedShard(shard_no, model_id, ours[start : start + shard_lines], follows)
+                shard_no += 1
 
 
 def _in_prefix_order(session: Session, parent_id: UUID, child_id: UUID) -> dict[ModelId, list[int]]:

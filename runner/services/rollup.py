@@ -13,6 +13,7 @@ from sqlalchemy import (
     Double,
     Integer,
     SmallInteger,
+    case,
     cast,
     delete,
     func,
@@ -173,7 +174,8 @@ def _roll_up_latencies(session: Session, job_id: UUID) -> None:
 def _bucket(micros: ColumnElement[int]) -> ColumnElement[int]:
     """The bucket of ``domain.latency``; null where there is nothing to measure."""
     octaves = func.ln(cast(func.greatest(micros, 1), Double)) / func.ln(cast(2, Double))
-    return cast(func.floor(octaves * PER_OCTAVE), SmallInteger)
+    # GREATEST passes nulls over.
+    return case((micros.is_not(None), cast(func.floor(octaves * PER_OCTAVE), SmallInteger)))
 
 
 def _due_jobs(session: Session) -> list[UUID]:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from runner.db.models import Job, Schedule, ScheduleRun
 from runner.domain.cron import Cron
 from runner.domain.ids import FileId, ProjectId, RunId, ScheduleId
+from runner.domain.reuse import Dedupe
 from runner.services.job_records import JobRecord, job_records
 
 _NEXT_SHOWN = 5
@@ -36,6 +37,7 @@ class Terms:
     completion_window: str = "24h"
     priority: int = 0
     on_invalid: str = "skip"
+    dedupe: str = Dedupe.OFF
     metadata: dict[str, str] | None = None
     defaults: bytes | None = None
     max_cost_nano: int | None = None  # of each job
@@ -127,6 +129,7 @@ def terms_of(row: Schedule) -> Terms:
         completion_window=row.completion_window,
         priority=row.priority,
         on_invalid=row.on_invalid,
+        dedupe=row.dedupe,
         metadata=row.job_metadata,
         defaults=row.defaults,
         max_cost_nano=row.max_cost_nano,

@@ -156,6 +156,7 @@ def job_asked_for(terms: Terms, file_id: FileId = _NO_FILE, sha256: bytes = b"")
         metadata=terms.metadata,
         priority=terms.priority,
         on_invalid=terms.on_invalid,
+        dedupe=terms.dedupe,
         defaults=terms.defaults,
         max_cost_nano=terms.max_cost_nano,
         on_budget=terms.on_budget,
@@ -227,7 +228,7 @@ def _write(row: Schedule, terms: Terms, cron: Cron) -> None:
     row.input_file_id, row.input_tag = terms.input_file_id, terms.input_tag
     row.input_path, row.output_path = terms.input_path, terms.output_path
     row.endpoint, row.completion_window = terms.endpoint, terms.completion_window
-    row.priority, row.on_invalid = terms.priority, terms.on_invalid
+    row.priority, row.on_invalid, row.dedupe = terms.priority, terms.on_invalid, terms.dedupe
     row.job_metadata, row.defaults = terms.metadata, terms.defaults
     row.max_cost_nano, row.on_budget = terms.max_cost_nano, terms.on_budget
     row.run_hours = None if terms.run_hours is None else str(parse_run_hours(terms.run_hours))

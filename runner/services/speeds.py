@@ -90,7 +90,7 @@ def _latest_lines(model_id: UUID, workers: Sequence[UUID] | None) -> Subquery:
     )
     usage = select(
         Usage.prompt_tokens, Usage.cached_tokens, Usage.output_tokens, Usage.device_us
-    ).where(Usage.job_id == jobs.c.id, Usage.model_id == model_id)
+    ).where(Usage.job_id == jobs.c.id, Usage.model_id == model_id, ~Usage.reused)
     if workers is not None:
         usage = usage.where(Usage.worker_id.in_(workers))
     latest = usage.order_by(Usage.idx.desc()).limit(_LINES_SAMPLED).lateral()
@@ -116,10 +116,10 @@ def _queue(session: Session, model_id: UUID) -> tuple[_Waiting, ...]:
     queue = []
     for job, lines, newest, given in rows:
         done = totals.get((job.id, model_id), Totals())
-        left = max(0, lines - done.succeeded - done.failed)
+        left = max(0, lines - done.succeeded - done.failed + done.reused)
         device = (newest or given).get("device_us")
         if device is not None:
             # The newest estimate is of what is left already.
-            left_us = device["likely"] if newest else device["likely"] * left // lines
+            left_us = device["likely"] if newest else device["likely"] * left // max(1, lines)
             queue.append(_Waiting(job.id, job.priority, job.expires_at, left_us if left else 0))
     return tuple(queue)

@@ -6,7 +6,7 @@ other is counted once.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from uuid import UUID
 
@@ -45,14 +45,25 @@ def note_spending(
     session: Session, worker_id: WorkerId, charges: Iterable[tuple[FinishedItem, Charge]]
 ) -> None:
     """Add what accepted items billed, in the transaction that accepts them."""
-    sums: Counter[UUID] = Counter()
+    sums: Counter[tuple[UUID, UUID]] = Counter()
     for item, charge in charges:
-        sums[item.lease.project_id] += charge.billed_nano
+        sums[item.lease.project_id, worker_id] += charge.billed_nano
         if item.lease.api_key_id is not None:
-            sums[item.lease.api_key_id] += charge.billed_nano
+            sums[item.lease.api_key_id, worker_id] += charge.billed_nano
+    _add(session, sums)
+
+
+def add_spending(session: Session, job: Job, by_worker: Mapping[UUID, int]) -> None:
+    """Add what lines of a job billed that took the answers of some workers' lines."""
+    payers = [payer for payer in (job.project_id, job.api_key_id) if payer is not None]
+    _add(session, {(payer, one): nano for payer in payers for one, nano in by_worker.items()})
+
+
+def _add(session: Session, sums: Mapping[tuple[UUID, UUID], int]) -> None:
+    """Add to the rows of payers and workers, in one order for all who do."""
     rows = [
         {"payer_id": payer, "month": this_month(), "worker_id": worker_id, "billed_nano": nano}
-        for payer, nano in sorted(sums.items())
+        for (payer, worker_id), nano in sorted(sums.items())
         if nano
     ]
     if not rows:

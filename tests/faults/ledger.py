@@ -15,7 +15,7 @@ from runner.db.models import Job, Result, Shard, Usage, WorkItem
 from runner.db.session import SessionFactory
 from runner.domain.ids import JOB_PREFIX, ProjectId, encode
 from runner.domain.pricing import NANO
-from runner.domain.states import JobState
+from runner.domain.states import PENDING_SHARD_STATES, JobState
 from runner.services.contents import ERROR, OUTPUT, read_view
 from runner.services.cost_exports import focus_csv, groups_csv
 from runner.services.costs import Scope, spent_by
@@ -49,7 +49,7 @@ def check_job(session: Session, job_id: UUID) -> None:
     )
     _check_ledger(session, job)
     _check_epochs(session, job_id)
-    leased = select(Shard).where(Shard.job_id == job_id, Shard.state.in_(("open", "leased")))
+    leased = select(Shard).where(Shard.job_id == job_id, Shard.state.in_(PENDING_SHARD_STATES))
     assert session.scalars(leased).all() == []
     items = select(func.count()).where(WorkItem.job_id == job_id)
     assert session.scalar(items) == (total or 0) - job.invalid_items
@@ -97,7 +97,8 @@ def _check_roll_up(session: Session, job: Job, told: tuple[int, ...]) -> None:
         rows = list(csv.DictReader(io.StringIO(content.decode())))
         assert sum(Decimal(row[name]) for row in rows) * NANO == billed
     assert sum(Decimal(row["x_RunCost"]) for row in rows) * NANO == run_cost
-    assert sum(int(row["ConsumedQuantity"]) for row in rows) == prompt + output
+    tokens = (row for row in rows if row["ConsumedUnit"] == "Tokens")
+    assert sum(int(row["ConsumedQuantity"]) for row in tokens) == prompt + output
 
 
 def _check_epochs(session: Session, job_id: UUID) -> None:

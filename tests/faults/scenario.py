@@ -2,7 +2,8 @@
 
 One job runs to its end: its file comes in chunks, a schedule makes it and writes its output to a
 folder, a line of it is refused, a shard of it loses three workers. The other comes in parts, is
-cancelled when half of a shard is done, and is given back. Each step may be begun again by a new
+cancelled when half of a shard is done and a line has taken the answer of an equal one, and is given
+back. Each step may be begun again by a new
 process after a crash, as a client tries again, a doorbell rings again, and a
 supervisor starts again what died.
 """
@@ -50,6 +51,7 @@ from runner.ringer import Ringer
 from runner.runtime import Runtime
 from runner.services import keys, leases, models, schedules, workers
 from runner.services.closing import close_job
+from runner.services.copies import run_copies
 from runner.services.counting import run_count
 from runner.services.ingest import run_ingest
 from runner.services.items import read_items
@@ -95,8 +97,12 @@ class Stage:
 
     @property
     def halves(self) -> tuple[bytes, bytes]:
-        """The two parts of the file of the job that is cancelled; a line lies across them."""
-        lines = b"".join(chat_line(f"part-{n}", self.name, f"Part {n}.") for n in range(4))
+        """The two parts of the file of the job that is cancelled; a line lies across them, and the
+        last is equal to the first."""
+        texts = enumerate(("Part 0.", "Part 1.", "Part 2.", "Part 0."))
+        lines = b"".join(
+            chat_line(f"part-{n}", self.name, text, temperature=0) for n, text in texts
+        )
         return lines[:200], lines[200:]
 
     def _long_line(self) -> bytes:
@@ -272,7 +278,7 @@ def join_parts(actor: Actor) -> Memory:
 
 def create_other(actor: Actor) -> Memory:
     """The job that will be cancelled."""
-    return {"other": actor.create(actor.memory["joined"])}
+    return {"other": actor.create(actor.memory["joined"], dedupe="job")}
 
 
 def read_other(actor: Actor) -> Memory:
@@ -292,6 +298,12 @@ def begin_other(actor: Actor) -> Memory:
         with actor.sessions.begin() as session:
             commit_results(session, worker_id, answers(lease, items)[:1])
     return {"holder": worker_id, "held": lease.key}
+
+
+def copy_other(actor: Actor) -> Memory:
+    """The line that is equal to the finished one takes its answer."""
+    run_copies(actor.sessions, actor.memory["other"])
+    return {}
 
 
 def cancel_other(actor: Actor) -> Memory:
@@ -415,6 +427,7 @@ STEPS: tuple[Callable[[Actor], Memory], ...] = (
     create_other,
     read_other,
     begin_other,
+    copy_other,
     cancel_other,
     plan,
     start,

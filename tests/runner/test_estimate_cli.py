@@ -45,6 +45,11 @@ def test_a_good_file_is_told_in_tokens_and_money(estimate: Estimate, workshop: W
         assert workshop.scalar(select(func.count()).select_from(table)) == 0
 
 
+def test_equal_lines_are_told_of(estimate: Estimate) -> None:
+    lines = [make_item(str(n), f"tale {n % 2}", temperature=0) for n in range(5)]
+    assert "3 lines are equal to earlier ones" in estimate(lines).output
+
+
 def test_programs_get_every_figure(estimate: Estimate) -> None:
     told = json.loads(estimate([make_item("a", "three small words")], "--json").output)
     assert told["estimate"]["input_tokens"] == told["counted"] * 3 == 3

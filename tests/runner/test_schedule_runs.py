@@ -34,6 +34,7 @@ def test_a_planned_time_becomes_a_job_that_is_finished_and_names_its_schedule(
         priority=7,
         tags=("nights",),
         max_cost_nano=10**9,
+        dedupe="project",
         on_budget="pause",
         run_hours="00:00-23:59 UTC",
     )
@@ -50,6 +51,7 @@ def test_a_planned_time_becomes_a_job_that_is_finished_and_names_its_schedule(
     assert (run.job.totals.succeeded, run.job.totals.failed) == (2, 1)  # bad lines are skipped
     assert (run.job.metadata, run.job.tags) == ({"a": "b"}, ("nights",))
     assert (run.job.max_cost_nano, run.job.on_budget) == (10**9, "pause")
+    assert run.job.dedupe == "project"
     assert run.job.run_hours == "00:00-23:59 UTC"
     shown = timetable.look(schedule)
     assert shown.last_run == run

@@ -16,6 +16,7 @@ from runner.config import Settings
 from runner.domain.ids import JOB_PREFIX, decode
 from runner.runtime import Runtime, open_runtime
 from runner.services.closing import close_job
+from runner.services.copies import run_copies
 from runner.services.ingest import run_ingest
 from runner.services.keys import create_key
 from runner.services.models import NewModel, PriceList, register_model
@@ -214,6 +215,7 @@ def run_batch(
         try:
             for _ in range(600):
                 reconcile(runtime.sessions, runtime.settings)
+                run_copies(runtime.sessions, job_id)
                 with runtime.transaction() as session:
                     close_job(session, job_id)
                 batch = api.get(f"/v1/batches/{batch['id']}").get_json()

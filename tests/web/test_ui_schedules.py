@@ -17,6 +17,7 @@ FORM = {
 }  # fmt: skip
 OPTIONS = {
     "priority": "7", "window": "30m", "run_hours": "22:00-06:00 UTC", "on_invalid": "fail",
+    "dedupe": "job",
     "max_cost": "1250.5", "on_budget": "pause", "tags": "search\r\nnight shift",
     "metadata": '{"team": "a=b"}', "defaults": '{"stop": "</textarea>"}',
 }  # fmt: skip
@@ -60,6 +61,7 @@ def test_options_survive_a_change_stay_when_left_out_and_go_when_emptied(
     where = visitor.post("/schedules", **FORM | OPTIONS).location
     made = terms()
     assert (made.priority, made.completion_window, made.on_invalid) == (7, "30m", "fail")
+    assert made.dedupe == "job"
     assert (made.max_cost_nano, made.on_budget) == (1_250_500_000_000, "pause")
     assert (made.tags, made.metadata) == (("search", "night shift"), {"team": "a=b"})
     assert (made.run_hours, made.defaults) == (

@@ -168,6 +168,7 @@ def test_a_new_batch_has_every_field_of_the_contract(api: FlaskClient, upload: M
         "estimate": None,
         "defaults": None,
         "max_cost": None,
+        "dedupe": "off",
         "on_budget": "refuse",
         "cost": {"currency": "USD", "billed": "0.000000000", "run": "0.000000000"},
     }

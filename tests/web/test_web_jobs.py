@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import pytest
+from contract import Contract
 from flask.testing import FlaskClient
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
@@ -318,3 +320,38 @@ def test_a_job_that_has_ended_cannot_be_paused(api: FlaskClient, ended: str) -> 
     for deed in ("pause", "resume"):
         answer = api.post(f"/api/jobs/{ended}/{deed}")
         assert (answer.status_code, answer.get_json()["code"]) == (400, "state_conflict")
+
+
+def test_equal_lines_are_told_of_everywhere(
+    api: FlaskClient, visitor: Visitor, run_batch: RunBatch, contracts: list[Contract], model: str
+) -> None:
+    data = b"\n".join(chat(name, model=model, temperature=0, n=2) for name in "abc")
+    batch = run_batch(data, dedupe="project")
+    assert (batch["dedupe"], batch["request_counts"]["completed"]) == ("project", 3)
+    lines = [
+        json.loads(line)
+        for line in api.get(f"/api/jobs/{batch['id']}/output").text.split("\n")[:-1]
+    ]
+    assert [line.get("reused_from") for line in lines] == [None, lines[0]["id"], lines[0]["id"]]
+    for line in lines:
+        assert contracts[0].faults("OutputLine", line) == []
+    again = run_batch(data, dedupe="project")
+    assert again["estimate"]["given"]["reused_lines"] == 3
+    report = api.get(f"/api/jobs/{again['id']}/report").get_json()
+    saved = Decimal(batch["cost"]["billed"]) * 3
+    assert report["reused"] == {"lines": 3, "saved": str(saved)}
+    assert (again["cost"]["billed"], again["usage"]["total_tokens"]) == ("0.000000000", 0)
+    rows = api.get(f"/api/jobs/{again['id']}/usage").get_json()["data"]
+    assert [row["reused"] for row in rows] == [True] * 3
+    total = api.get("/api/usage").get_json()["total"]
+    assert total["reused"]["lines"] == 5
+    assert "Reused lines" in api.get("/api/usage?format=focus").text
+    assert "3 of the lines reused" in visitor.get(f"/jobs/{again['id']}").text
+    assert "Saved by that" in visitor.get("/costs").text
+    page = visitor.upload(data, dedupe="job").location
+    assert api.get(f"/v1/batches/{page.rpartition('/')[2]}").get_json()["dedupe"] == "job"
+    refused = {"input_file_id": batch["input_file_id"], "endpoint": batch["endpoint"]}
+    answer = api.post(
+        "/v1/batches", json={**refused, "completion_window": "24h", "dedupe": "sometimes"}
+    )
+    assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, "dedupe")

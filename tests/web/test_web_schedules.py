@@ -64,6 +64,7 @@ def test_a_schedule_is_told_back_with_words_and_times(make: Callable[..., Any]) 
         ({"output_path": "http://host/a"}, "output_path"),
         ({"max_cost": "much"}, "max_cost"),
         ({"on_budget": "x"}, "on_budget"),
+        ({"dedupe": "x"}, "dedupe"),
         ({"run_hours": "25:00-26:00"}, "run_hours"),
         ({"tags": ["a", "a"]}, "tags"),
         ({"sometimes": True}, "sometimes"),

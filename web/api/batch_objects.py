@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
+from runner.domain.reuse import Dedupe
 from runner.domain.states import JobState
 from web.api.estimate_objects import BatchEstimate
 from web.api.objects import (
@@ -76,6 +77,7 @@ class BatchObject(Identified, BatchTimes):
     start_after: UnixSeconds | None
     run_hours: str | None
     defaults: dict[str, Any] | None
+    dedupe: Dedupe
     max_cost: Amount | None
     on_budget: Annotated[str, Meta(extra_json_schema={"enum": ["refuse", "pause"]})]
     phase: Annotated[str, Meta(description="Where the batch stands, finer than its status.")]

@@ -12,6 +12,7 @@ from runner.domain.budgets import ON_BUDGET
 from runner.domain.errors import InvalidRequest
 from runner.domain.ids import FILE_PREFIX, FileId, decode
 from runner.domain.lines import ENDPOINTS
+from runner.domain.reuse import Dedupe
 from runner.domain.states import JobState
 from runner.domain.windows import WINDOW_PATTERN
 from runner.services import files, jobs
@@ -53,8 +54,16 @@ _ABOUT_WINDOW = "From 10s to 7d; OpenAI's clients say 24h."
 _ABOUT_MAX_COST = "Ours: the batch pauses before it is billed more."
 _ABOUT_ON_BUDGET = "Ours: whether a batch that will not fit its limits is refused, or pauses then."
 _ABOUT_INVALID = "Ours: whether a bad line fails the batch, or only itself."
+_ABOUT_DEDUPE = (
+    "Ours: how far lines look for an equal one whose answer they take: not at all, in the batch, "
+    "or in all batches of the project that say the same. Only lines whose answer does not hang on "
+    "chance are equal: temperature 0, a seed, or embeddings."
+)
 _ABOUT_DEFAULTS = "Ours: fields that lie under the body of every line; the line wins."
 
+DedupeText = Annotated[
+    str, Field(description=_ABOUT_DEDUPE, json_schema_extra={"enum": list(Dedupe)})
+]
 Tags = Annotated[list[str], Field(description=_ABOUT_TAGS, json_schema_extra=_TAGS)]
 
 
@@ -81,6 +90,7 @@ class CreateBatch(Body):
     on_invalid: Annotated[
         str, Field(description=_ABOUT_INVALID, json_schema_extra={"enum": list(jobs.ON_INVALID)})
     ] = "fail"
+    dedupe: DedupeText = Dedupe.OFF
     defaults: Annotated[
         dict[str, Any] | None, Field(description=_ABOUT_DEFAULTS, json_schema_extra=_DEFAULTS)
     ] = None
@@ -145,6 +155,7 @@ def _new_job(body: CreateBatch) -> NewJob:
         start_after=read_moment(body.start_after, "start_after"),
         run_hours=body.run_hours,
         on_invalid=body.on_invalid,
+        dedupe=body.dedupe,
         output_expires_seconds=None if expiry is None else expiry.seconds,
         defaults=None if body.defaults is None else defaults_bytes(body.defaults),
         tags=tuple(body.tags),

@@ -37,10 +37,12 @@ class EstimateObject(TypedDict):
     ``is_exact`` tells that every prompt was counted with the model's own tokenizer. ``basis`` is
     what the output rests on: earlier runs of the ``schedule``, earlier jobs of the project with
     the ``model``, or ``max_tokens``: all that was asked for. Times are null while no worker runs
-    the model or its speed was never measured; ``ends_at`` is the likely end.
+    the model or its speed was never measured; ``ends_at`` is the likely end. ``reused_lines`` take
+    the answers of others, beside ``lines``: of all figures only money counts them.
     """
 
     lines: Count
+    reused_lines: Count
     input_tokens: Count
     input_tokens_most: Count
     is_exact: bool
@@ -61,9 +63,10 @@ class EstimateObject(TypedDict):
 
 
 class ActualObject(TypedDict):
-    """What a batch took in the end."""
+    """What a batch took in the end; ``reused_lines``, beside ``lines``, took others' answers."""
 
     lines: Count
+    reused_lines: Count
     input_tokens: Count
     cached_tokens: Count
     output_tokens: Count
@@ -93,7 +96,7 @@ class EstimateAnswer(TypedDict):
     ``model`` is null where lines name several ``models``. ``lines_counted`` were counted exactly
     before the time for it was over. ``too_long`` names the first hundred lines whose prompt leaves
     no room for an answer; ``faults`` are what reading the file would find, the first twenty of
-    them.
+    them. ``equal_lines`` would not be computed with ``dedupe``; the estimate is without it.
     """
 
     object: Literal["estimate"]
@@ -104,6 +107,7 @@ class EstimateAnswer(TypedDict):
     too_long_lines: Count
     too_long: list[Annotated[int, Meta(ge=1)]]
     refused_lines: Count
+    equal_lines: Count
     fault_count: Count
     faults: list[BatchError]
     estimate: EstimateObject

@@ -75,6 +75,7 @@ def _answer(told: FileEstimate) -> EstimateAnswer:
         "too_long_lines": told.too_long,
         "too_long": list(told.too_long_lines),
         "refused_lines": told.refused,
+        "equal_lines": told.equal,
         "fault_count": told.fault_count,
         "faults": [fault_object(fault) for fault in told.faults],
         "estimate": estimate_object(told.estimate),

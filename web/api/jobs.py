@@ -16,6 +16,7 @@ from web.api.control_fields import Priority, RunHoursText, StartAfter, read_mome
 from web.api.report_objects import ReportObject
 from web.api.wire import (
     batch_object,
+    decimal_text,
     exact_cost,
     joules,
     latency_object,
@@ -159,6 +160,10 @@ def _report_object(job_id: str, report: JobReport) -> ReportObject:
             for use in account.lanes
         ],
         "truncated": {"lines": account.truncated_lines, "tokens": account.truncated_tokens},
+        "reused": {
+            "lines": account.reused_lines,
+            "saved": decimal_text(account.saved_nano),
+        },
         "alerts": [
             {"kind": told.kind, "message": told.message, "created_at": seconds(told.created_at)}
             for told in report.alerts

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from runner.domain.states import JobState
 from web.api.objects import (
+    Amount,
     BatchIdText,
     CostObject,
     Count,
@@ -74,6 +75,13 @@ class TruncatedObject(TypedDict):
     tokens: Count
 
 
+class ReusedObject(TypedDict):
+    """Lines that took the answers of others, and what that saved against computing them."""
+
+    lines: Count
+    saved: Amount
+
+
 class AlertObject(TypedDict):
     """A promise of the batch that will not be kept, as it was told."""
 
@@ -110,6 +118,7 @@ class ReportObject(TypedDict):
     recomputed_tokens: Count
     lanes: list[LaneObject]
     truncated: TruncatedObject
+    reused: ReusedObject
     alerts: list[AlertObject]
 
 
@@ -123,6 +132,7 @@ class SpentObject(TypedDict):
     output_tokens: Count
     device_seconds: Annotated[float, Meta(ge=0)]
     joules: Joules | None
+    reused: ReusedObject
     cost: ExactCost
 
 
@@ -156,6 +166,8 @@ class LineUsageObject(TypedDict):
     preemptions: Count
     recomputed_tokens: Count
     joules: Joules | None
+    reused: Annotated[bool, Meta(description="It took another's answer: nothing was computed.")]
+    saved: Annotated[Amount, Meta(description="Against computing it.")]
     cost: ExactCost
 
 

@@ -60,6 +60,7 @@ class ScheduleObject(Identified):
     completion_window: str
     priority: int
     on_invalid: str
+    dedupe: str
     metadata: dict[str, str] | None
     defaults: dict[str, Any] | None
     max_cost: Amount | None

@@ -26,12 +26,13 @@ from runner.domain.ids import (
 )
 from runner.domain.lines import ENDPOINTS
 from runner.domain.overlap import Overlap
+from runner.domain.reuse import Dedupe
 from runner.domain.windows import WINDOW_PATTERN
 from runner.services import jobs, schedule_runs, schedules
 from runner.services.schedule_records import RunRecord, ScheduleRecord, Terms
 from runner.services.schedules import Keeper
 from web.api.amounts import Money, read_money
-from web.api.batches import Tags, defaults_bytes
+from web.api.batches import DedupeText, Tags, defaults_bytes
 from web.api.bodies import Body, read_body
 from web.api.control_fields import Priority, RunHoursText
 from web.api.lists import list_object, read_limit
@@ -92,6 +93,7 @@ class ChangeSchedule(Body):
     completion_window: Annotated[str, Field(json_schema_extra={"pattern": WINDOW_PATTERN})] = "24h"
     priority: Priority = 0
     on_invalid: Annotated[str, Field(json_schema_extra=_enum(jobs.ON_INVALID))] = "skip"
+    dedupe: DedupeText = Dedupe.OFF
     metadata: dict[str, str] | None = None
     defaults: dict[str, Any] | None = None
     max_cost: Annotated[Money | None, Field(description=_ABOUT_MAX_COST)] = None
@@ -217,6 +219,7 @@ def schedule_object(schedule: ScheduleRecord) -> ScheduleObject:
         "completion_window": terms.completion_window,
         "priority": terms.priority,
         "on_invalid": terms.on_invalid,
+        "dedupe": terms.dedupe,
         "metadata": terms.metadata,
         "defaults": None if terms.defaults is None else json.loads(terms.defaults),
         "max_cost": None if terms.max_cost_nano is None else decimal_text(terms.max_cost_nano),

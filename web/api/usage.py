@@ -26,7 +26,7 @@ from web.api.report_objects import (
     SpentGroup,
     SpentObject,
 )
-from web.api.wire import exact_cost, joules, latency_object, read_batch_id
+from web.api.wire import decimal_text, exact_cost, joules, latency_object, read_batch_id
 from web.auth import current_caller
 from web.downloads import send_pieces
 from web.request_scope import current_session
@@ -114,6 +114,8 @@ def _line(line: LineUsage) -> LineUsageObject:
         "preemptions": line.preemptions,
         "recomputed_tokens": line.recomputed_tokens,
         "joules": joules(line.energy_uj or 0, 0 if line.energy_uj is None else 1),
+        "reused": line.reused,
+        "saved": decimal_text(line.saved_nano),
         "cost": exact_cost(line.billed_nano, line.run_cost_nano),
     }
 
@@ -162,5 +164,6 @@ def _spent(spent: Spent) -> SpentObject:
         "output_tokens": spent.output_tokens,
         "device_seconds": spent.device_us / 1e6,
         "joules": joules(spent.energy_uj, spent.metered_lines),
+        "reused": {"lines": spent.reused_lines, "saved": decimal_text(spent.saved_nano)},
         "cost": exact_cost(spent.billed_nano, spent.run_cost_nano),
     }

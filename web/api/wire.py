@@ -131,6 +131,7 @@ def batch_object(job: JobRecord) -> BatchObject:
         if job.schedule_id is None
         else encode(SCHEDULE_PREFIX, job.schedule_id),
         "defaults": None if job.defaults is None else json.loads(job.defaults),
+        "dedupe": job.dedupe,
         "max_cost": None if job.max_cost_nano is None else decimal_text(job.max_cost_nano),
         "on_budget": job.on_budget,
         "phase": job.phase,
@@ -152,6 +153,7 @@ def estimate_object(told: Estimate) -> EstimateObject:
         ends_at = seconds(told.made_at) + -(-told.wait_us.likely // 1_000_000)
     return {
         "lines": told.lines,
+        "reused_lines": told.reused_lines,
         "input_tokens": told.input_tokens,
         "input_tokens_most": told.input_most,
         "is_exact": told.is_exact,
@@ -191,6 +193,7 @@ def batch_estimate(record: EstimateRecord) -> BatchEstimate:
 def _actual(actual: Actual) -> ActualObject:
     return {
         "lines": actual.lines,
+        "reused_lines": actual.reused_lines,
         "input_tokens": actual.input_tokens,
         "cached_tokens": actual.cached_tokens,
         "output_tokens": actual.output_tokens,

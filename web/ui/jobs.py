@@ -11,6 +11,7 @@ from runner.domain.budgets import EXCEEDED, read_amount
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JOB_PREFIX, SCHEDULE_PREFIX, JobId, decode, encode
 from runner.domain.lines import ENDPOINTS
+from runner.domain.reuse import Dedupe
 from runner.domain.windows import DEFAULT_WINDOW
 from runner.services import alerts, contents, files, jobs, line_errors, pausing, reports, schedules
 from runner.services.files import FileRecord
@@ -37,7 +38,7 @@ bp.before_request(require_session)
 
 _PAGE_JOBS = 25
 _ERRORS_SHOWN = 20
-_ENDPOINT, _ON_INVALID = "endpoint", "on_invalid"
+_ENDPOINT, _ON_INVALID, _DEDUPE = "endpoint", "on_invalid", "dedupe"
 _LINES = "application/x-ndjson"
 
 
@@ -142,7 +143,7 @@ def save_errors(job_id: str) -> ResponseReturnValue:
 def _store_upload(caller: Caller) -> tuple[FileRecord, dict[str, str]]:
     """The file of a form, and its fields; none of it is stored before the form proves ours."""
     max_bytes = current_runtime().settings.max_file_bytes
-    form = open_form(max_bytes, (csrf.FIELD, _ENDPOINT, _ON_INVALID, *PLAN_FIELDS))
+    form = open_form(max_bytes, (csrf.FIELD, _ENDPOINT, _ON_INVALID, _DEDUPE, *PLAN_FIELDS))
     upload = form.begin()
     csrf.check_token(session_token(), form.fields.get(csrf.FIELD, ""))
     if not upload.filename:
@@ -205,6 +206,7 @@ def _new_job(file: FileRecord, fields: dict[str, str]) -> NewJob:
         run_hours=read_hours(fields),
         request_sha256=hashlib.sha256(b"POST /jobs\n" + file.id.bytes).digest(),
         on_invalid=fields.get(_ON_INVALID, "fail"),
+        dedupe=fields.get(_DEDUPE, Dedupe.OFF),
     )
 
 

@@ -17,6 +17,7 @@ from runner.services.schedule_records import Terms
 from web.ui.plan_form import PRIORITY, RUN_HOURS, WINDOW, WINDOWS, read_hours, read_priority
 
 _ON_INVALID, _ON_BUDGET, _MAX_COST = "on_invalid", "on_budget", "max_cost"
+_DEDUPE = "dedupe"
 _TAGS, _METADATA, _DEFAULTS = "tags", "metadata", "defaults"
 _SOURCES = (("tag", "the newest file with the tag"), ("path", "the address"), ("file", "the file"))
 _NEW = Terms("", "", ENDPOINTS[0])
@@ -46,6 +47,7 @@ def schedule_options(terms: Terms | None) -> dict[str, str]:
         WINDOW: terms.completion_window,
         RUN_HOURS: terms.run_hours or "",
         _ON_INVALID: terms.on_invalid,
+        _DEDUPE: terms.dedupe,
         _MAX_COST: "" if limit is None else amount(limit).replace(",", ""),
         _ON_BUDGET: terms.on_budget,
         _TAGS: "\n".join(terms.tags),
@@ -89,6 +91,7 @@ def _with_options(terms: Terms, given: Mapping[str, str]) -> Terms:
         completion_window=given[WINDOW],
         run_hours=read_hours(given),
         on_invalid=given[_ON_INVALID],
+        dedupe=given[_DEDUPE],
         max_cost_nano=read_amount(cost, _MAX_COST) if cost else None,
         on_budget=given[_ON_BUDGET],
         tags=tuple(filter(None, map(str.strip, given[_TAGS].splitlines()))),

@@ -14,16 +14,18 @@ from runner.db.models.schedules import Schedule, ScheduleRun
 from runner.db.models.tenants import ApiKey, Project, WebSession
 from runner.db.models.uploads import Upload, UploadChunk, UploadPart
 from runner.db.models.webhooks import Delivery, DeliveryAttempt, Webhook
-from runner.db.models.work import Result, Shard, Usage, WorkItem
+from runner.db.models.work import AnswerKey, Copy, Result, Shard, Usage, WorkItem
 from runner.db.models.workers import FairShare, Worker
 
 __all__ = [
     "Alert",
+    "AnswerKey",
     "ApiKey",
     "AuditEntry",
     "Base",
     "Budget",
     "BudgetAlert",
+    "Copy",
     "Delivery",
     "DeliveryAttempt",
     "FairShare",

@@ -41,6 +41,8 @@ class UsageDay(Base):
     truncated_tokens: Mapped[int] = mapped_column(BigInteger)
     energy_uj: Mapped[int] = mapped_column(BigInteger)
     metered_lines: Mapped[int]  # whose energy was measured
+    reused_lines: Mapped[int] = mapped_column(server_default="0")
+    saved_nano: Mapped[int] = mapped_column(BigInteger, server_default="0")
     billed_nano: Mapped[int] = mapped_column(BigInteger)
     run_cost_nano: Mapped[int] = mapped_column(BigInteger)
     rolled_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -76,6 +78,8 @@ class JobAccount(Base):
     truncated_tokens: Mapped[int] = mapped_column(BigInteger)
     energy_uj: Mapped[int] = mapped_column(BigInteger)
     metered_lines: Mapped[int]
+    reused_lines: Mapped[int] = mapped_column(server_default="0")
+    saved_nano: Mapped[int] = mapped_column(BigInteger, server_default="0")
     queue_us: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
     first_token_us: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
     per_token_us: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))

@@ -16,6 +16,7 @@ from sqlalchemy.types import BigInteger, SmallInteger
 
 from runner.db.models.base import Base, one_of
 from runner.domain.ids import new_uuid
+from runner.domain.reuse import Dedupe
 from runner.domain.states import JobState
 
 _JOB_TIMES = " AND ".join(
@@ -36,6 +37,7 @@ class Job(Base):
             "outcome IS NULL OR outcome IN ('completed', 'expired', 'cancelled')", name="outcome"
         ),
         CheckConstraint("on_invalid IN ('fail', 'skip')", name="on_invalid"),
+        CheckConstraint(one_of("dedupe", Dedupe), name="dedupe"),
         CheckConstraint("priority BETWEEN -100 AND 100", name="priority"),
         CheckConstraint(
             "(paused_at IS NULL) = (pause_reason IS NULL) AND pause_reason IN ('user', 'budget')",
@@ -76,6 +78,7 @@ class Job(Base):
     start_after: Mapped[datetime | None]  # no line is leased before
     run_hours: Mapped[str | None]  # as ``domain.run_hours`` writes them; None: always
     on_invalid: Mapped[str] = mapped_column(server_default="fail")
+    dedupe: Mapped[str] = mapped_column(server_default="off")  # how far lines look for equals
     max_cost_nano: Mapped[int | None] = mapped_column(BigInteger)
     on_budget: Mapped[str] = mapped_column(server_default="refuse")  # where money will not do
     output_expires_seconds: Mapped[int | None]
@@ -103,6 +106,7 @@ class Job(Base):
     error_file_id: Mapped[UUID] = mapped_column(default=new_uuid)
     output_lines: Mapped[int | None]  # known once ended
     error_lines: Mapped[int | None]
+    reused_lines: Mapped[int | None]  # of the output lines, those that took another's answer
     prompt_tokens: Mapped[int | None] = mapped_column(BigInteger)
     cached_tokens: Mapped[int | None] = mapped_column(BigInteger)
     output_tokens: Mapped[int | None] = mapped_column(BigInteger)
@@ -127,11 +131,17 @@ class Job(Base):
 class JobModel(Base):
     """One of the models that a job's lines name, with the price list pinned for it.
 
-    ``lines`` and ``shards`` are those that it began with; a shard has lines of one model.
+    ``lines`` and ``shards`` are those that it began with; a shard has lines of one model. Beside
+    them are the ``copies``, lines that take the answers of others (less those that could not).
     """
 
     __tablename__ = "job_models"
-    __table_args__ = (CheckConstraint("lines > 0 AND shards > 0", name="counts"),)
+    __table_args__ = (
+        CheckConstraint(
+            "(lines > 0) = (shards > 0) AND lines >= 0 AND copies >= 0 AND lines + copies > 0",
+            name="counts",
+        ),
+    )
 
     job_id: Mapped[UUID] = mapped_column(
         ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True
@@ -140,6 +150,7 @@ class JobModel(Base):
     price_id: Mapped[UUID]
     lines: Mapped[int]
     shards: Mapped[int]
+    copies: Mapped[int] = mapped_column(server_default="0")
 
 
 class JobError(Base):

@@ -42,6 +42,7 @@ class Price(Base):
             " AND output_nano_per_million >= 0 AND device_nano_per_hour >= 0",
             name="not_negative",
         ),
+        CheckConstraint("reused_nano_per_million >= 0", name="reused_not_negative"),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=new_uuid)
@@ -52,3 +53,5 @@ class Price(Base):
     cached_nano_per_million: Mapped[int] = mapped_column(BigInteger)
     output_nano_per_million: Mapped[int] = mapped_column(BigInteger)
     device_nano_per_hour: Mapped[int] = mapped_column(BigInteger)
+    # Of lines that take the answer of another, which has paid for its tokens.
+    reused_nano_per_million: Mapped[int] = mapped_column(BigInteger, server_default="0")

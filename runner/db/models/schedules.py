@@ -16,8 +16,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import SmallInteger
 
-from runner.db.models.base import Base
+from runner.db.models.base import Base, one_of
 from runner.domain.ids import new_uuid
+from runner.domain.reuse import Dedupe
 
 _LIVES = "state = 'active' AND deleted_at IS NULL"
 
@@ -32,6 +33,7 @@ class Schedule(Base):
         CheckConstraint("catch_up IN ('skip', 'latest', 'all')", name="catch_up"),
         CheckConstraint("overlap IN ('skip', 'queue', 'allow')", name="overlap"),
         CheckConstraint("on_invalid IN ('fail', 'skip')", name="on_invalid"),
+        CheckConstraint(one_of("dedupe", Dedupe), name="dedupe"),
         CheckConstraint("max_cost_nano >= 0 AND on_budget IN ('refuse', 'pause')", name="budget"),
         CheckConstraint("num_nonnulls(input_file_id, input_tag, input_path) = 1", name="one_input"),
         CheckConstraint(f"next_at IS NOT NULL OR NOT ({_LIVES})", name="next"),
@@ -63,6 +65,7 @@ class Schedule(Base):
     completion_window: Mapped[str]
     priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     on_invalid: Mapped[str] = mapped_column(server_default="skip")
+    dedupe: Mapped[str] = mapped_column(server_default="off")  # of each job
     job_metadata: Mapped[dict[str, str] | None] = mapped_column(
         "metadata", JSONB(none_as_null=True)
     )

@@ -1,4 +1,4 @@
-"""The four tables that grow with every line, partitioned by job: old work leaves by dropping a
+"""The tables that grow with every line, partitioned by job: old work leaves by dropping a
 partition."""
 
 from datetime import datetime
@@ -35,8 +35,37 @@ class WorkItem(Base):
     byte_length: Mapped[int]
 
 
+class Copy(Base):
+    """A line that takes the answer of an equal one, of its own job or of an earlier one.
+
+    Written once with the job's items, and true for as long as the line's shard follows.
+    """
+
+    __tablename__ = "copies"
+    __table_args__ = (PARTITIONED,)
+
+    job_id: Mapped[UUID] = mapped_column(primary_key=True)
+    idx: Mapped[int] = mapped_column(primary_key=True)
+    source_job_id: Mapped[UUID]
+    source_idx: Mapped[int]
+
+
+class AnswerKey(Base):
+    """A line whose answer later jobs of its project may take, found by its key."""
+
+    __tablename__ = "answer_keys"
+    __table_args__ = (Index("ix_answer_keys_key", "key", "project_id"), PARTITIONED)
+
+    job_id: Mapped[UUID] = mapped_column(primary_key=True)
+    idx: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[UUID]
+    key: Mapped[bytes]
+
+
 class Shard(Base):
     """A few dozen lines of one job, leased together; the only thing that changes hands.
+
+    One that follows is never leased: its lines take the answers of others (``Copy``).
 
     ``epoch`` grows with each lease and never falls: it is the fencing token. ``attempt`` counts the
     leases that were not given back unharmed.
@@ -67,6 +96,12 @@ class Shard(Base):
             "suspect",
             "shard_no",
             postgresql_where=text("state = 'open'"),
+        ),
+        Index(
+            "ix_shards_following",
+            "job_id",
+            "shard_no",
+            postgresql_where=text("state = 'following'"),
         ),
         Index("ix_shards_leased", "worker_id", postgresql_where=text("state = 'leased'")),
         PARTITIONED,
@@ -110,7 +145,7 @@ class Result(Base):
     job_id: Mapped[UUID] = mapped_column(primary_key=True)
     idx: Mapped[int] = mapped_column(primary_key=True)
     failed: Mapped[bool]
-    epoch: Mapped[int]  # of the lease that was live at the commit; 0 for a line refused at ingest
+    epoch: Mapped[int]  # of the lease that was live at the commit; 0 where nothing was leased
     line: Mapped[bytes | None]  # None once its file was deleted or has expired
 
 
@@ -150,4 +185,7 @@ class Usage(Base):
     energy_uj: Mapped[int | None] = mapped_column(BigInteger)  # null where nothing measures it
     billed_nano: Mapped[int] = mapped_column(BigInteger)
     run_cost_nano: Mapped[int] = mapped_column(BigInteger)
+    # Another's answer was taken: nothing was computed, no token counts.
+    reused: Mapped[bool] = mapped_column(server_default=text("false"))
+    saved_nano: Mapped[int] = mapped_column(BigInteger, server_default="0")  # against computing it
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
