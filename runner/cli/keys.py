@@ -23,13 +23,16 @@ def create(
     project: Annotated[str, typer.Option(help="Whose key it is; made if new.")] = "default",
     name: Annotated[str, typer.Option(help="What to call the key.")] = "default",
     requests_per_minute: PerMinute = 0,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="It may also drain workers, which serve all.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, this once."""
     with installation(data_dir) as runtime, runtime.transaction() as session:
         is_new = all(one.name != project for one in projects.list_projects(session))
-        record, secret = keys.create_key(session, project, name)
+        record, secret = keys.create_key(session, project, name, operator)
         if requests_per_minute:
             request_limits.set_limit(session, record.id, requests_per_minute)
             record = replace(record, requests_per_minute=requests_per_minute)
@@ -56,6 +59,7 @@ def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             record.project,
             record.name,
             record.hint + "…",
+            "yes" if record.is_operator else None,
             record.requests_per_minute,
             age(record.created_at),
             age(record.last_used_at),
@@ -65,7 +69,18 @@ def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         for shown in [_shown(record)]
     ]
     print_table(
-        ("id", "project", "name", "key", "per minute", "created", "last used", "revoked"), rows
+        (
+            "id",
+            "project",
+            "name",
+            "key",
+            "operator",
+            "per minute",
+            "created",
+            "last used",
+            "revoked",
+        ),
+        rows,
     )
 
 
@@ -105,6 +120,7 @@ def _shown(record: KeyRecord) -> dict[str, object]:
         "project": record.project,
         "name": record.name,
         "hint": record.hint,
+        "is_operator": record.is_operator,
         "requests_per_minute": record.requests_per_minute,
         "created_at": record.created_at,
         "expires_at": record.expires_at,

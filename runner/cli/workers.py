@@ -64,14 +64,19 @@ def _show(found: list[WorkerRecord], as_json: bool) -> None:
     rows = [
         (
             encode(WORKER_PREFIX, one.id),
-            one.model,
+            one.model if one.next_model is None else f"{one.model} → {one.next_model}",
             one.state,
             f"{one.host}:{one.pid}",
+            f"{one.rows_in_use}/{one.rows}" if one.rows else None,
             one.lines_in_hand,
+            *(
+                None if rate is None else f"{rate:,.1f}"
+                for rate in (one.lines_per_s, one.output_tokens_per_s)
+            ),
             *(f"{micros / 1e6:,.0f}" for micros in (one.busy_us, one.idle_us, one.load_us)),
             age(one.started_at),
         )
         for one in found
     ]
-    columns = ("worker", "model", "state", "process", "lines", "busy s", "idle s", "load s")
-    print_table((*columns, "started"), rows)
+    columns = ("worker", "model", "state", "process", "rows", "lines", "lines/s", "tokens/s")
+    print_table((*columns, "busy s", "idle s", "load s", "started"), rows)

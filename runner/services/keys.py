@@ -38,6 +38,7 @@ class KeyRecord:
     project: str
     name: str
     hint: str
+    is_operator: bool
     requests_per_minute: int | None
     created_at: datetime
     expires_at: datetime | None
@@ -45,8 +46,13 @@ class KeyRecord:
     revoked_at: datetime | None
 
 
-def create_key(session: Session, project: str, name: str = "default") -> tuple[KeyRecord, str]:
-    """Make a key for a project (made if new); returns its record and the secret, shown once."""
+def create_key(
+    session: Session, project: str, name: str = "default", is_operator: bool = False
+) -> tuple[KeyRecord, str]:
+    """Make a key for a project (made if new); returns its record and the secret, shown once.
+
+    An operator's key may also act on what all projects share.
+    """
     project_id = ensure_project(session, project)
     secret = SECRET_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     row = ApiKey(
@@ -54,11 +60,13 @@ def create_key(session: Session, project: str, name: str = "default") -> tuple[K
         name=name,
         hint=secret[:_HINT_LETTERS],
         secret_sha256=_hash(secret),
+        is_operator=is_operator,
     )
     session.add(row)
     session.flush()
     session.refresh(row)
-    record(session, "key.create", str(row.id), project_id=project_id)
+    detail = {"is_operator": True} if is_operator else None
+    record(session, "key.create", str(row.id), project_id=project_id, detail=detail)
     return _record_of(row, project), secret
 
 
@@ -120,6 +128,7 @@ def _record_of(row: ApiKey, project: str) -> KeyRecord:
         project=project,
         name=row.name,
         hint=row.hint,
+        is_operator=row.is_operator,
         requests_per_minute=row.requests_per_minute,
         created_at=row.created_at,
         expires_at=row.expires_at,

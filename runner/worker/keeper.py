@@ -14,6 +14,7 @@ from runner.worker.context import WorkerContext
 from runner.worker.feeder import Feeder
 from runner.worker.model_watch import ModelWatch
 from runner.worker.patience import Patience
+from runner.worker.rates import Rates
 from runner.worker.step_loop import StepLoop
 from runner.worker.step_report import StepReport
 
@@ -41,6 +42,7 @@ class Keeper:
         self._stopped = False
         self._is_drained = False
         self._patience = Patience("The heartbeat", "beat_failed")
+        self._rates = Rates(context.metrics)
         self._report = StepReport(backend.stats)
 
     def stop(self) -> None:
@@ -74,7 +76,7 @@ class Keeper:
     def _renew(self) -> None:
         context = self._context
         with context.sessions.begin() as session:
-            stats = dict(self._backend.stats())
+            stats = {**self._backend.stats(), **self._rates.read()}
             is_known = beat(session, context.worker_id, context.times.read(), stats)
             waste = context.times.changed_waste()
             keep_waste(session, context.worker_id, waste)

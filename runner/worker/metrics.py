@@ -58,15 +58,25 @@ class WorkerMetrics:
             (*_LABELS, "outcome"),
             registry=self._registry,
         )
+        self._committed = (0, 0)
+
+    @property
+    def committed(self) -> tuple[int, int]:
+        """Lines committed so far, and the output tokens of those that succeeded (any thread)."""
+        return self._committed
 
     def observe(self, items: Iterable[FinishedItem]) -> None:
-        """Count what has been committed."""
+        """Count what has been committed (the writer's thread)."""
+        lines, tokens = self._committed
         for item in items:
+            lines += 1
+            tokens += 0 if item.failed else item.metrics.output_tokens
             self._lines.labels(self._model, "failed" if item.failed else "succeeded").inc()
             if not item.failed:
                 if item.metrics.output_tokens:  # an embedding has no first token
                     self._first_token.observe(item.metrics.first_token_us * _MICRO)
                 self._total.observe(item.metrics.total_us * _MICRO)
+        self._committed = (lines, tokens)
 
     @contextmanager
     def shown(

@@ -12,9 +12,10 @@ from werkzeug.test import TestResponse
 from wire_lines import chat
 
 from runner.db.models import Delivery
-from runner.domain.ids import API_KEY_PREFIX, encode
+from runner.domain.ids import API_KEY_PREFIX, WORKER_PREFIX, encode
 from runner.runtime import Runtime
 from runner.services import keys
+from runner.services.workers import NewWorker, register_worker
 
 Call = Callable[[tuple[str, str], str | None], TestResponse]
 
@@ -61,6 +62,10 @@ SIGNED_IN = {
     ("POST", "/webhooks/<webhook_id>/deliveries/<delivery_id>/replay"): 404,
     ("GET", "/jobs/<job_id>/output"): 404,
     ("GET", "/jobs/<job_id>/errors"): 404,
+    ("GET", "/workers"): 200,
+    ("GET", "/workers/live"): 200,
+    ("POST", "/workers/<worker_id>/drain"): 403,
+    ("POST", "/workers/<worker_id>/undrain"): 403,
 }
 LOCAL = {("GET", "/metrics")}  # open to this host only
 
@@ -116,6 +121,9 @@ KEYED = {
     ("DELETE", "/api/budgets/<budget_id>"): 404,
     ("POST", "/api/jobs/<job_id>/pause"): 404,
     ("POST", "/api/jobs/<job_id>/resume"): 404,
+    ("GET", "/api/workers"): 200,
+    ("POST", "/api/workers/<worker_id>/drain"): 403,
+    ("POST", "/api/workers/<worker_id>/undrain"): 403,
 }
 NAMELESS = [
     "x",
@@ -133,8 +141,8 @@ NAMELESS = [
 WEBHOOK = {"url": "https://example.org/hooks"}
 UPLOAD = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "batch"}
 SCHEDULE = {"name": "nightly", "cron": "30 2 * * *", "endpoint": "/v1/chat/completions"}
-# One registry, and one rule, for all projects.
-SHARED = {"/v1/models", "/v1/models/<path:name>", "/api/retention"}
+# One registry, one rule, and the same workers for all projects.
+SHARED = {"/v1/models", "/v1/models/<path:name>", "/api/retention", "/api/workers"}
 
 
 def _routes(app: Flask) -> set[tuple[str, str]]:
@@ -167,7 +175,9 @@ def owned(
     delivery = api.post(f"/api/webhooks/{webhook['id']}/test").get_json()
     with runtime.transaction() as session:  # one that is still being tried can't be replayed
         session.execute(update(Delivery).values(state="failed", ended_at=func.now()))
+        worker_id = register_worker(session, NewWorker("engine", "here", 1))
     return {
+        "worker_id": encode(WORKER_PREFIX, worker_id),
         "api_key_id": encode(API_KEY_PREFIX, key.id),
         "budget_id": budget["id"],
         "file_id": batch["input_file_id"],
@@ -260,8 +270,9 @@ def test_another_projects_key_sees_nothing_of_ours(
     assert answer.status_code == KEYED[route], answer.text
     if route[0] == "GET" and answer.status_code == 200 and route[1] not in SHARED:
         assert answer.get_json()["data"] == []
-    # A job that has not ended has nothing to retry; all else works.
+    # A job that has not ended has nothing to retry, and a worker is no project's; all else works.
     own = 400 if route == ("POST", "/api/jobs/<job_id>/retry") else 200
+    own = 403 if KEYED[route] == 403 else own
     assert call(route, f"Bearer {api_key}").status_code == own
 
 
@@ -305,7 +316,7 @@ def test_another_projects_browser_sees_nothing_of_ours(
         assert answer.status_code == status, route
         assert owned["job_id"] not in answer.text
         assert owned["schedule_id"] not in answer.text
-        allowed = (400,) if status == 400 else (200, 303)
+        allowed = (status,) if status in (400, 403) else (200, 303)
         assert _visit(visitor, route, owned).status_code in allowed, route
 
 

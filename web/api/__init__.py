@@ -19,6 +19,7 @@ from web.api import (
     uploads,
     usage,
     webhooks,
+    workers,
 )
 from web.auth import require_key, tell_allowance
 
@@ -39,6 +40,7 @@ def register(app: Flask) -> None:
         schedules.bp,
         file_tags.bp,
         webhooks.bp,
+        workers.bp,
     )
     app.register_blueprint(_keyed("api", *parts))
 

@@ -24,6 +24,7 @@ REQUEST_CODES = {
     "missing_required_parameter": "A parameter is missing.",
     "model_not_found": "No model of that name is registered.",
     "not_found": "There is no such thing in the caller's project.",
+    "operator_only": "Workers serve all projects; changing them takes an operator's key.",
     "part_too_large": "The part of an upload is larger than parts may be.",
     "pyarrow_missing": "Parquet needs pyarrow, which is not installed here.",
     "rate_limit_exceeded": "The key has sent its requests of a minute; Retry-After tells when to.",

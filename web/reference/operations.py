@@ -15,6 +15,7 @@ from web.api import (
     report_objects,
     schedule_objects,
     webhook_objects,
+    worker_objects,
 )
 from web.api.batches import CreateBatch
 from web.api.bodies import Body
@@ -157,6 +158,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("POST", "/api/webhooks/<webhook_id>/deliveries/<delivery_id>/replay"): Operation(
         webhook_objects.DeliveryObject
+    ),
+    ("GET", "/api/workers"): Operation(worker_objects.WorkerList),
+    ("POST", "/api/workers/<worker_id>/drain"): Operation(
+        worker_objects.WorkerObject, statuses=(403,)
+    ),
+    ("POST", "/api/workers/<worker_id>/undrain"): Operation(
+        worker_objects.WorkerObject, statuses=(403,)
     ),
     ("GET", "/livez"): Operation(objects.Health),
     ("GET", "/readyz"): Operation(objects.Health, statuses=(503,)),

@@ -122,6 +122,7 @@ PATH: dict[str, Schema] = {
     "job_id": {"description": "The id of a batch.", "schema": {"type": "string"}},
     "budget_id": {"description": "The id of a budget.", "schema": {"type": "string"}},
     "schedule_id": {"description": "The id of a schedule.", "schema": {"type": "string"}},
+    "worker_id": {"description": "The id of an engine worker.", "schema": {"type": "string"}},
     "webhook_id": {"description": "The id of a webhook.", "schema": {"type": "string"}},
     "delivery_id": {"description": "The id of a delivery.", "schema": {"type": "string"}},
     "upload_id": {"description": "The id of an upload.", "schema": {"type": "string"}},

@@ -17,6 +17,7 @@ from web.ui import (
     sign_in,
     webhooks,
     words,
+    workers,
 )
 
 _STATIC = Path(__file__).parents[1] / "static"
@@ -37,6 +38,7 @@ def register(app: Flask) -> None:
         costs.bp,
         budgets.bp,
         webhooks.bp,
+        workers.bp,
     )
     for part in parts:
         bp.register_blueprint(part)

@@ -8,6 +8,7 @@ from sqlalchemy import (
     ForeignKey,
     UniqueConstraint,
     func,
+    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import SmallInteger
@@ -47,6 +48,8 @@ class ApiKey(Base):
     name: Mapped[str]
     hint: Mapped[str]  # the first letters, to tell keys apart
     secret_sha256: Mapped[bytes]
+    # Whether it may act on what all projects share, such as workers.
+    is_operator: Mapped[bool] = mapped_column(server_default=text("false"))
     requests_per_minute: Mapped[int | None]  # None: as many as it likes
     # The clock of its requests: each puts it forward by its part of a minute.
     requests_until: Mapped[datetime | None]
