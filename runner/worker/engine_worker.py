@@ -55,6 +55,7 @@ class EngineWorker:
         self._draining = threading.Event()  # nor for any other
         self._ended = threading.Event()
         self._next: ModelRecord | None = None
+        self._has_told = False
 
     def start(self) -> None:
         """Begin to load and work, in threads of this process."""
@@ -117,8 +118,20 @@ class EngineWorker:
                 patience.passed()
                 if seat is not None:
                     return seat
+                self._tell_of_lack()
             self._draining.wait(pause)
         return None
+
+    def _tell_of_lack(self) -> None:
+        """Say once that there is nothing to load: the names may be mistyped."""
+        if not self._has_told:
+            names = " or ".join(self._names) or "any name"
+            logger.warning(
+                "Waiting until a model named %s is registered; see: tokenmill models ls.",
+                names,
+                extra={"action": "no_model"},
+            )
+        self._has_told = True
 
     def _stay(self, seat: Seat) -> Seat | None:
         """Have a model until this drains or makes room for another: then the seat for that."""

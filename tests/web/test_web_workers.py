@@ -87,7 +87,13 @@ def test_the_page_shows_workers_and_its_button_is_an_operators(
 ) -> None:
     page = visitor.get("/workers").text
     assert_harmless(page)
-    for words in ("org/tiny", "48 of 64", "1,250", "2.5", "padded lane", "keys create --operator"):
+    for words in (
+        "org/tiny",
+        "48 of 64",
+        "2.5 lines, 1,250 tokens",
+        "padded lane",
+        "keys create --operator",
+    ):
         assert words in page, words
     assert "/drain" not in page
     assert visitor.post(f"/workers/{worker}/drain").status_code == 403
