@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, insert, literal, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, aliased
 
 from runner.config import Settings
 from runner.db.copy import copy_rows
-from runner.db.models import AnswerKey, File, Job, Model, Result
+from runner.db.models import AnswerKey, File, Job, Model, Result, WorkItem
 from runner.domain.reuse import KEY_BYTES, Equals
 from runner.services.file_life import is_visible
 
@@ -67,6 +67,16 @@ def enter(session: Session, job: Job, mark: bytes, lines: Equals) -> dict[int, S
         .order_by(AnswerKey.idx, known.job_id, known.idx)
     )
     return {idx: Source(job_id, source) for idx, job_id, source in session.execute(query)}
+
+
+def enter_retry(session: Session, parent_id: UUID, child_id: UUID) -> None:
+    """Put the lines of a retry into the pool by the keys that its parent's have, if any."""
+    keys = (
+        select(literal(child_id), AnswerKey.idx, AnswerKey.project_id, AnswerKey.key)
+        .join(WorkItem, WorkItem.idx == AnswerKey.idx)
+        .where(AnswerKey.job_id == parent_id, WorkItem.job_id == child_id)
+    )
+    session.execute(insert(AnswerKey).from_select(_KEY_COLUMNS, keys))
 
 
 def _hash(told: bytes) -> bytes:

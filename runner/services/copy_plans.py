@@ -11,7 +11,7 @@ from runner.db.copy import copy_rows
 from runner.db.models import Copy, Job, Model, WorkItem
 from runner.domain.ids import ModelId
 from runner.domain.reuse import Dedupe, Equals
-from runner.services.answer_pool import Source, enter, fingerprint
+from runner.services.answer_pool import Source, enter, enter_retry, fingerprint
 
 _COPY_COLUMNS = ("job_id", "idx", "source_job_id", "source_idx")
 
@@ -44,6 +44,7 @@ def plan_copies_of_retry(session: Session, parent: Job, child: Job) -> Collectio
     """
     if parent.dedupe == Dedupe.OFF:
         return ()
+    enter_retry(session, parent.id, child.id)
     again = set(session.scalars(select(WorkItem.idx).where(WorkItem.job_id == child.id)))
     query = (
         select(Copy.idx, Copy.source_job_id, Copy.source_idx)

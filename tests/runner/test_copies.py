@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import delete, func, select, update
@@ -249,7 +250,7 @@ def test_what_was_deleted_is_not_reused(house: Workshop) -> None:
 
 
 def test_a_retry_copies_within_itself_and_from_its_parent(house: Workshop) -> None:
-    parent = house.make_job(tales(*"abcde", *"ae"), dedupe="job")
+    parent = house.make_job(tales(*"abcde", *"ae"), dedupe="project")
     house.listeners.clear()
     worker_id = house.make_worker()
     house.run(worker_id, house.claim(worker_id))  # a to d
@@ -267,6 +268,8 @@ def test_a_retry_copies_within_itself_and_from_its_parent(house: Workshop) -> No
         item_id(child.id, 4),
     ]
     check_account(house, child.id)
+    later = house.make_job(tales("e"), dedupe="project")
+    assert [line["reused_from"] for line in house.parsed(later, "output")] == [item_id(child.id, 4)]
 
 
 def test_a_limit_bears_copies_too(house: Workshop) -> None:
@@ -321,3 +324,13 @@ def test_a_lost_ring_for_copies_is_sent_again(workshop: Workshop) -> None:
     run_copies(workshop.sessions, job_id)
     run_copies(workshop.sessions, job_id)  # a second messenger finds nothing to do
     assert workshop.job(job_id).state is JobState.FINALIZING
+
+
+def test_messengers_at_once_answer_each_line_once(workshop: Workshop) -> None:
+    job_id = workshop.make_job(tales(*"a" * 161), dedupe="job")
+    workshop.drain()
+    with ThreadPoolExecutor(3) as messengers:
+        settled = messengers.map(lambda _: run_copies(workshop.sessions, job_id), range(3))
+        assert sum(settled) == 160
+    workshop.close_all()
+    assert workshop.job(job_id).totals.succeeded == len(workshop.usage(job_id)) == 161

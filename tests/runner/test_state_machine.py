@@ -29,11 +29,10 @@ from runner.db.models import Job, Result, Shard, Usage
 from runner.db.session import SessionFactory, create_session_factory
 from runner.domain.ids import JobId, WorkerId
 from runner.domain.leases import FinishedItem, Lease
-from runner.domain.states import JobState
+from runner.domain.states import PENDING_SHARD_STATES, JobState
 
 WORKERS = st.integers(0, 2)
 ANY = st.integers(0, 1_000_000)
-PENDING = ("open", "leased")
 
 
 class Actor:
@@ -211,8 +210,12 @@ class House(RuleBasedStateMachine):
     def results_are_of_live_leases(self, results: list[Result]) -> None:
         for result in results:
             if (result.job_id, result.idx, result.epoch) not in self.accepted:
-                assert result.failed
-                assert result.epoch == 0 or b'"engine_crash"' in result.line
+                self.needed_no_lease(result)
+
+    def needed_no_lease(self, result: Result) -> None:
+        """What nobody computed: a line refused when it was read, or given up."""
+        assert result.failed
+        assert result.epoch == 0 or b'"engine_crash"' in result.line
 
     def ledger_is_what_succeeded(self, results: list[Result], ledger: list[object]) -> None:
         succeeded = sorted((str(row.job_id), row.idx) for row in results if not row.failed)
@@ -230,7 +233,7 @@ class House(RuleBasedStateMachine):
             assert len(places) + len(answered) == (job.total_items or 0)
         if job.state == "completed":
             assert places == []
-        waiting = [shard for shard in whole if shard.state in PENDING]
+        waiting = [shard for shard in whole if shard.state in PENDING_SHARD_STATES]
         if job.state == "in_progress":
             assert {idx for shard in waiting for idx in shard.idx} >= set(places)
         if JobState(job.state).is_terminal:
