@@ -3,10 +3,10 @@
 ``python bench/fairness.py --model FOLDER --lines 10000 --out fairness.png`` starts an installation
 in a temporary folder with one engine worker, submits a job of so many lines for each of two
 projects, and after ``--before`` seconds a job of 100 lines with priority 10. ``--after`` seconds
-after its end everything is stopped. It prints how long the urgent job waited for its first token
-(at most: the moment is told from the commit of a line, which comes up to 0.25 s after its end), and
-draws the lines finished over time. ``--model stub:?rows=64&step_ms=20`` needs no weights. Needs
-matplotlib (``pip install tokenmill[bench]``).
+after its end everything is stopped. It prints how long the urgent job waited for its first line and
+its first token (at most: the moment is told from the commit of a line, which comes up to 0.25 s
+after its end), and draws the lines finished over time. ``--model stub:?rows=64&step_ms=20`` needs
+no weights, and tells no first token. Needs matplotlib (``pip install tokenmill[bench]``).
 """
 
 import argparse
@@ -98,7 +98,9 @@ def read_times(data_dir: Path) -> list[tuple[datetime, list[float], list[float]]
     for job_id, created, committed, total_us, first_token_us in rows:
         _, ends, firsts = jobs.setdefault(job_id, (created, [], []))
         ends.append((committed - zero).total_seconds())
-        firsts.append((committed - created).total_seconds() - (total_us - first_token_us) / 1e6)
+        if first_token_us:
+            waited = (committed - created).total_seconds()
+            firsts.append(waited - (total_us - first_token_us) / 1e6)
     return list(jobs.values())
 
 
@@ -136,13 +138,16 @@ def measure(data_dir: Path, asked: argparse.Namespace) -> None:
 
 def report(jobs: _Jobs, asked: argparse.Namespace) -> None:
     """Print the figures and draw, before anything is stopped."""
+    if len(jobs) < len(_NAMES):
+        sys.exit("A job had no line by then; take a larger --patience, or shorter answers.")
     if asked.out:
         draw(jobs, asked.out)
     came = (jobs[-1][0] - jobs[0][0]).total_seconds()
     found = {
         "lines_before": [sum(end < came for end in ends) for _, ends, _ in jobs[:2]],
         "lines_in_all": [len(ends) for _, ends, _ in jobs[:2]],
-        "urgent_first_token_seconds": round(min(jobs[-1][2]), 3),
+        "urgent_first_line_seconds": round(min(jobs[-1][1]) - came, 3),
+        "urgent_first_token_seconds": round(min(jobs[-1][2]), 3) if jobs[-1][2] else None,
         "urgent_lines": len(jobs[-1][1]),
         "urgent_last_line_seconds": round(max(jobs[-1][1]) - came, 3),
     }
