@@ -20,8 +20,8 @@ from runner.services.job_estimates import finish_count
 from runner.services.shard_counts import (
     CountLease,
     claim_counts,
-    has_uncounted,
     others_count,
+    wants_counting,
     write_counts,
 )
 
@@ -74,8 +74,11 @@ def run_count(
 
 
 def _call(session: Session, job_id: UUID) -> bool:
-    """Have another CPU worker look at a job of which something is left to count."""
-    if not has_uncounted(session, job_id):
+    """Have another CPU worker look at a job of which something is left to count.
+
+    Of a job that has ended nothing is claimed: whoever was called would only call the next.
+    """
+    if not wants_counting(session, job_id):
         return False
     ring(session, Bell.COUNT, job_id)
     return True

@@ -130,6 +130,13 @@ def has_uncounted(session: Session, job_id: UUID) -> bool:
     return session.scalar(query) is not None
 
 
+def wants_counting(session: Session, job_id: UUID) -> bool:
+    """Whether there is, or will be once a lease lapses, something to claim of a job."""
+    return has_uncounted(session, job_id) and (
+        session.scalar(select(Job.state).where(Job.id == job_id)) == JobState.IN_PROGRESS
+    )
+
+
 def others_count(session: Session, job_id: UUID) -> bool:
     """Whether anybody counts at a job just now, as far as committed leases tell."""
     leased = ShardCount.lease_expires_at > func.now()
