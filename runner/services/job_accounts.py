@@ -88,7 +88,7 @@ LATENCIES: dict[Measure, ColumnElement[int]] = {
     # An embedding has no first token, and a single token no time between two.
     Measure.FIRST_TOKEN: func.nullif(Usage.first_token_us, 0),
     Measure.PER_TOKEN: case(
-        (~Usage.reused, Usage.decode_us // func.nullif(Usage.output_tokens - 1, 0))
+        (~Usage.reused & (Usage.output_tokens > 1), Usage.decode_us // (Usage.output_tokens - 1))
     ),
     Measure.TOTAL: case((~Usage.reused, Usage.total_us)),
 }
