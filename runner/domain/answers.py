@@ -22,7 +22,7 @@ def success_line(item_id: str, custom_id: str, body: bytes) -> bytes:
     return (
         b'{"id":"%b","custom_id":%b,"response":{"status_code":200,"request_id":"%b","body":%b},'
         b'"error":null}\n'
-    ) % (_ascii(item_id), _json(custom_id), _ascii(item_id), _unbroken(body))
+    ) % (_ascii(item_id), _json(custom_id), _ascii(item_id), unbroken(body))
 
 
 def refusal_line(
@@ -56,10 +56,10 @@ def _ascii(text: str) -> bytes:
 
 
 def _json(value: object) -> bytes:
-    return _unbroken(msgspec.json.encode(value))
+    return unbroken(msgspec.json.encode(value))
 
 
-def _unbroken(written: bytes) -> bytes:
+def unbroken(written: bytes) -> bytes:
     """JSON without what some readers take for the end of a line; no other character has it."""
     for raw, escape in _SEPARATORS:
         written = written.replace(raw, escape)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from runner.domain.answers import unbroken
 from runner.domain.ids import call_id
 
 _Fields = dict[str, msgspec.Raw]
@@ -29,7 +30,7 @@ def copied_line(item_id: str, custom_id: str, source_id: str, line: bytes) -> by
         body = _copied_body(response["body"], source_id, item_id)
         copied["response"] = {**response, "request_id": item_id, "body": body}
     copied["reused_from"] = source_id
-    return _encode(copied) + b"\n"
+    return unbroken(_encode(copied)) + b"\n"
 
 
 def _copied_body(body: msgspec.Raw, old: str, new: str) -> dict[str, object]:

@@ -1,17 +1,20 @@
 """The answers of a project that later jobs may take: found by key, among those that still stand.
 
-Jobs that dedupe over the project put the keys of their lines here when they are read. What stands
-is looked up in the results themselves: nothing is kept twice, and what was deleted is not found.
+Jobs that dedupe over the project put the keys of the lines here that they are to compute. What
+stands is looked up in the results themselves: nothing is kept twice, and what was deleted is not
+found.
 """
 
 import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import and_, insert, literal, or_, select
+from sqlalchemy import and_, func, insert, literal, or_, select, text
 from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from runner.config import Settings
 from runner.db.copy import copy_rows
@@ -20,6 +23,8 @@ from runner.domain.reuse import KEY_BYTES, Equals
 from runner.services.file_life import is_visible
 
 _KEY_COLUMNS = ("job_id", "idx", "project_id", "key")
+_KEYS_AT_ONCE = 5_000
+_OTHER_WAYS = ("enable_hashjoin", "enable_mergejoin", "enable_seqscan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +43,66 @@ def fingerprint(settings: Settings, model: Model) -> bytes:
     return _hash(told)
 
 
-def enter(session: Session, job: Job, mark: bytes, lines: Equals) -> dict[int, Source]:
-    """Put a job's lines of one model into the pool; tells which answers stand there already.
+def enter(
+    session: Session, job: Job, mark: bytes, lines: Equals, beat: Callable[[], None]
+) -> dict[int, Source]:
+    """Which of a job's lines of one model have an answer in the pool; the others are put into it.
 
-    ``mark`` is the fingerprint of the model. Of several answers the oldest is told: it is
-    most likely the one that was computed.
+    So each answer is there about once, however many jobs take it, and looking for it stays quick.
+
+    Args:
+        mark: the fingerprint of the model.
+        beat: called every second or so, for a million lines take longer than a lease.
     """
-    rows = (
-        (job.id, number, job.project_id, _hash(mark + key))
-        for number, key in zip(lines.firsts.tolist(), lines.keys, strict=True)
-    )
+    numbers, keys = lines.firsts.tolist(), [_hash(mark + key) for key in lines.keys]
+    found: dict[int, Source] = {}
+    with _by_index(session):
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            part = slice(start, start + _KEYS_AT_ONCE)
+            standing = _standing(session, job.project_id, keys[part])
+            for number, key in zip(numbers[part], keys[part], strict=True):
+                if key in standing:
+                    found[number] = standing[key]
+            beat()
+    news = ((n, key) for n, key in zip(numbers, keys, strict=True) if n not in found)
+    rows = ((job.id, number, job.project_id, key) for number, key in news)
     copy_rows(session, "answer_keys", _KEY_COLUMNS, rows)
-    known = aliased(AnswerKey)
+    return found
+
+
+def _standing(session: Session, project_id: UUID, keys: Sequence[bytes]) -> dict[bytes, Source]:
+    """The answers that stand of those with some keys; of several the oldest."""
     query = (
-        select(AnswerKey.idx, known.job_id, known.idx)
-        .ext(distinct_on(AnswerKey.idx))
-        .join(known, and_(known.key == AnswerKey.key, known.project_id == AnswerKey.project_id))
-        .join(Result, and_(Result.job_id == known.job_id, Result.idx == known.idx))
-        .join(Job, Job.id == known.job_id)
+        select(AnswerKey.key, AnswerKey.job_id, AnswerKey.idx)
+        .ext(distinct_on(AnswerKey.key))
+        .join(Result, and_(Result.job_id == AnswerKey.job_id, Result.idx == AnswerKey.idx))
+        .join(Job, Job.id == AnswerKey.job_id)
         .outerjoin(File, File.id == Job.output_file_id)
         .where(
-            AnswerKey.job_id == job.id,
-            known.job_id != job.id,
+            AnswerKey.key == func.any(list(keys)),
+            AnswerKey.project_id == project_id,
             Result.failed.is_(False),
             Result.line.is_not(None),
             or_(File.id.is_(None), is_visible()),  # a job that runs has no file yet
         )
-        .order_by(AnswerKey.idx, known.job_id, known.idx)
+        .order_by(AnswerKey.key, AnswerKey.job_id, AnswerKey.idx)
     )
-    return {idx: Source(job_id, source) for idx, job_id, source in session.execute(query)}
+    jobs: dict[UUID, UUID] = {}  # one object for each, not for each line
+    return {
+        bytes(key): Source(jobs.setdefault(job_id, job_id), idx)
+        for key, job_id, idx in session.execute(query)
+    }
+
+
+@contextmanager
+def _by_index(session: Session) -> Iterator[None]:
+    """Have keys looked up one by one: where statistics are not those of the moment, Postgres would
+    rather read the whole pool for a few of them."""
+    for way in _OTHER_WAYS:
+        session.execute(text(f"SET LOCAL {way} = off"))
+    yield
+    for way in _OTHER_WAYS:
+        session.execute(text(f"SET LOCAL {way} = on"))
 
 
 def enter_retry(session: Session, parent_id: UUID, child_id: UUID) -> None:

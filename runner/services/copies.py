@@ -29,6 +29,8 @@ from runner.services.accounting import RESULT_COLUMNS, REUSED_COLUMNS, reused_ro
 from runner.services.allowances import Allowance, allowance_in_turn
 from runner.services.answer_pool import Source
 from runner.services.closing import close_if_drained
+from runner.services.contents import OUTPUT
+from runner.services.gone_lines import gone_views
 from runner.services.models import price_of
 from runner.services.spending import add_spending
 
@@ -223,13 +225,17 @@ def _line(job_id: UUID, follower: _Follower, answer: _Answer) -> bytes:
 
 
 def _answers(session: Session, sources: Collection[Source]) -> dict[Source, _Answer]:
-    """The answers that are there. Lines are asked for by their numbers, so that no plan reads more
-    than these of a partition whose statistics are old."""
+    """The answers that are there; those of an output that was deleted are not, though its bytes may
+    still be. Lines are asked for by their numbers, so that no plan reads more than these of a
+    partition whose statistics are old."""
     by_job: defaultdict[UUID, list[int]] = defaultdict(list)
     for source in sources:
         by_job[source.job_id].append(source.idx)
+    gone = gone_views(session, by_job)
     found = {}
     for job_id, idx in by_job.items():
+        if OUTPUT in gone.get(job_id, ()):
+            continue
         usage = select(Usage).where(Usage.job_id == job_id, Usage.idx == func.any(idx))
         used = {row.idx: row for row in session.scalars(usage)}
         results = select(Result.idx, Result.failed, Result.line).where(

@@ -1,6 +1,6 @@
 """Which lines of a job take the answers of others: decided when it is made, and written once."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from uuid import UUID
 
 from sqlalchemy import select
@@ -17,19 +17,24 @@ _COPY_COLUMNS = ("job_id", "idx", "source_job_id", "source_idx")
 
 
 def plan_copies(
-    session: Session, settings: Settings, job: Job, equals: Iterable[tuple[ModelId, Equals]]
+    session: Session,
+    settings: Settings,
+    job: Job,
+    equals: Iterable[tuple[ModelId, Equals]],
+    beat: Callable[[], None],
 ) -> Collection[int]:
     """Have the equal lines of each model of a job that is read take one answer.
 
     That is the answer of an earlier job of the project if the job looks there and it stands, else
-    that of the first of them. Returns the lines that take one, by ``idx``.
+    that of the first of them. Returns the lines that take one, by ``idx``; ``beat`` is called while
+    answers are looked for.
     """
     copies: dict[int, Source] = {}
     for model_id, lines in equals:
         standing: dict[int, Source] = {}
         if job.dedupe == Dedupe.PROJECT:
             mark = fingerprint(settings, session.get_one(Model, model_id))
-            standing = enter(session, job, mark, lines)
+            standing = enter(session, job, mark, lines, beat)
         copies |= standing
         for twin, first in zip(lines.twins.tolist(), lines.twin_of.tolist(), strict=True):
             copies[twin] = standing.setdefault(first, Source(job.id, first))

@@ -213,8 +213,7 @@ class _Ingest:
                 self._buffer.results.append(self._refusal(idx, custom_id, fault))
         if len(self._buffer) >= _FLUSH_LINES:
             self._flush()
-        if time.monotonic() >= self._renew_at:
-            self._renew()
+        self._beat()
 
     def _refusal(
         self, idx: int, custom_id: str | None, fault: LineFault
@@ -231,6 +230,10 @@ class _Ingest:
             hit(FailPoint.INGEST_MID_COPY)
             copy_rows(self._session, "results", _RESULT_COLUMNS, self._buffer.results)
         self._buffer = _Buffer([], [])
+
+    def _beat(self) -> None:
+        if time.monotonic() >= self._renew_at:
+            self._renew()
 
     def _renew(self) -> None:
         """Tell, in a transaction of its own, that the reading goes on."""
@@ -291,7 +294,8 @@ class _Ingest:
         """The lines that take the answers of others, by ``idx``."""
         if self._job.dedupe == Dedupe.OFF:
             return ()
-        return plan_copies(self._session, self._settings, self._job, self._intake.equals())
+        equals = self._intake.equals()
+        return plan_copies(self._session, self._settings, self._job, equals, self._beat)
 
     def _fail(self) -> None:
         for table in (WorkItem, Shard, Result):

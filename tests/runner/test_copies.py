@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import delete, func, select, update
 from workshop import CHAT, MODEL, Workshop, make_item
 
-from runner.db.models import File, Job, LatencyDay, Result, Spending, Usage, UsageDay
+from runner.db.models import AnswerKey, File, Job, LatencyDay, Result, Spending, Usage, UsageDay
 from runner.domain.answers import success_line
 from runner.domain.copies import copied_line
 from runner.domain.errors import InvalidRequest
@@ -21,6 +21,7 @@ from runner.inference import open_counter
 from runner.services import pausing, retries
 from runner.services.copies import run_copies
 from runner.services.counting import run_count
+from runner.services.job_estimates import bytes_per_token
 from runner.services.models import PriceList, set_price
 from runner.services.reports import job_report
 from runner.services.retries import RetryLines
@@ -134,6 +135,17 @@ def test_every_id_in_an_answer_becomes_the_copys_own() -> None:
         assert copy["response"]["body"] == json.loads(text.replace("TOLD", told))
 
 
+def test_a_copy_is_one_line_to_every_reader() -> None:
+    old, new = item_id(JobId(new_uuid()), 3), item_id(JobId(new_uuid()), 8)
+    message = {"content": "a\u2028b\x85", "tool_calls": [{"id": call_id(old, 0, 0)}]}
+    body = {"id": f"chatcmpl-{old}", "choices": [{"index": 0, "message": message}]}
+    line = success_line(old, "n", json.dumps(body, ensure_ascii=False).encode())
+    copy = copied_line(new, "another", old, line).decode()
+    assert len(copy.splitlines()) == 1
+    told = json.loads(copy)["response"]["body"]["choices"][0]["message"]
+    assert told["content"] == message["content"]
+
+
 def test_a_copy_is_billed_its_own_price_and_nothing_else(house: Workshop) -> None:
     job_id = house.make_job(tales("a", "a", "a"), dedupe="job")
     house.drain()
@@ -218,6 +230,9 @@ def test_a_later_job_of_the_project_takes_what_stands(house: Workshop) -> None:
     third = house.make_job(tales("b", "c"), dedupe="project")
     assert house.job(third).state is JobState.FINALIZING  # there is nothing to compute
     house.close_all()
+    # The pool has each answer once, however many jobs take it.
+    pool = house.rows(select(AnswerKey.job_id, AnswerKey.idx).order_by(AnswerKey.job_id))
+    assert sorted(pool) == [(first, 0), (first, 1), (second, 0)]
     rows = house.usage(third)
     assert rows[0].saved_nano == house.usage(first)[1].billed_nano - 7
     check_account(house, third)
@@ -243,9 +258,16 @@ def test_what_was_deleted_is_not_reused(house: Workshop) -> None:
     assert [state for state, _ in states(house, second)] == ["open", "open"]
     house.drain()
     assert (house.job(second).state, house.job(second).totals.reused) == ("completed", 1)
+    told = house.job(second).estimate
+    assert told is not None
+    assert told.actual is not None
+    assert (told.actual.lines, told.actual.reused_lines) == (3, 1)
     check_account(house, second)
+    third = house.make_job(tales("c"), dedupe="project")
     output = house.job(second).output_file_id
     house.execute(update(File).where(File.id == output).values(deleted_at=func.now()))
+    assert run_copies(house.sessions, third) == 1  # its bytes are still there
+    assert states(house, third) == [("open", [0])]
     assert states(house, house.make_job(tales("a"), dedupe="project")) == [("open", [0])]
 
 
@@ -311,6 +333,8 @@ def test_the_estimate_is_of_the_lines_that_are_computed(house: Workshop) -> None
     assert (told.actual.lines, told.actual.reused_lines) == (2, 6)
     assert told.given.input_tokens == told.actual.input_tokens
     assert told.given.billed.low <= told.actual.billed_nano <= told.given.billed_most
+    with house.sessions() as session:  # how long its computed lines are was never looked at
+        assert bytes_per_token(session, house.caller.project_id, house.model.id) is None
 
 
 def test_a_lost_ring_for_copies_is_sent_again(workshop: Workshop) -> None:
