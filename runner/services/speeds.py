@@ -10,10 +10,8 @@ from sqlalchemy.orm import Session
 
 from runner.db.models import Job, JobEstimate, JobModel, Usage, Worker
 from runner.domain.estimate import Speed
-from runner.domain.ids import ModelId
 from runner.domain.speeds import Samples, fit_speed
 from runner.domain.states import LIVE_WORKER_STATES, JobState
-from runner.services.job_models import names
 from runner.services.job_totals import Totals, totals_by_model
 
 _JOBS_SAMPLED = 5  # the newest of a model
@@ -82,15 +80,15 @@ def _samples(session: Session, model_id: UUID, workers: Sequence[UUID] | None) -
 def _latest_lines(model_id: UUID, workers: Sequence[UUID] | None) -> Subquery:
     """The last lines of the model's newest jobs, by the ledger."""
     jobs = (
-        select(Job.id)
-        .where(names(ModelId(model_id)))
-        .order_by(Job.id.desc())
+        select(JobModel.job_id)
+        .where(JobModel.model_id == model_id)
+        .order_by(JobModel.job_id.desc())
         .limit(_JOBS_SAMPLED)
         .subquery()
     )
     usage = select(
         Usage.prompt_tokens, Usage.cached_tokens, Usage.output_tokens, Usage.device_us
-    ).where(Usage.job_id == jobs.c.id, Usage.model_id == model_id, ~Usage.reused)
+    ).where(Usage.job_id == jobs.c.job_id, Usage.model_id == model_id, ~Usage.reused)
     if workers is not None:
         usage = usage.where(Usage.worker_id.in_(workers))
     latest = usage.order_by(Usage.idx.desc()).limit(_LINES_SAMPLED).lateral()

@@ -141,6 +141,7 @@ class JobModel(Base):
             "(lines > 0) = (shards > 0) AND lines >= 0 AND copies >= 0 AND lines + copies > 0",
             name="counts",
         ),
+        Index("ix_job_models_model_id_job_id", "model_id", "job_id"),
     )
 
     job_id: Mapped[UUID] = mapped_column(
