@@ -61,15 +61,18 @@ def plan_switch(
 ) -> ModelRecord | None:
     """The model that a worker should load in place of its own; from now on it counts as served.
 
-    None if it should stay, which is found without a lock.
+    None if it should stay, which is found without a lock, and while another chooses: whoever asks
+    keeps leases alive, and must not wait for one that was stopped.
     """
-    host = session.scalars(select(Worker.host).where(Worker.id == worker_id)).one()
+    row = session.get_one(Worker, worker_id)
     models = _allowed(session, names)
-    chosen = next_model(residency, _demands(session, models, host, worker_id))
+    chosen = next_model(residency, _demands(session, models, row.host, worker_id))
     if chosen is None:
+        _stay(session, row)
         return None
-    _lock(session)
-    chosen = next_model(residency, _demands(session, models, host, worker_id))
+    if not _is_our_turn(session):
+        return None
+    chosen = next_model(residency, _demands(session, models, row.host, worker_id))
     if chosen is None:
         return None
     is_free = (Worker.state == WorkerState.READY, Worker.drained_at.is_(None))
@@ -97,6 +100,19 @@ def change_seat(session: Session, worker_id: WorkerId, model: ModelRecord) -> Se
 
 def _lock(session: Session) -> None:
     session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+
+
+def _is_our_turn(session: Session) -> bool:
+    """The same lock, if nobody has it."""
+    lock = text("SELECT pg_try_advisory_xact_lock(:lock)")
+    return bool(session.scalar(lock, {"lock": _LOCK}))
+
+
+def _stay(session: Session, row: Worker) -> None:
+    """Take a plan back whose answer the worker never got: others would count on it for ever."""
+    if row.next_model_id is not None:
+        row.next_model_id = None
+        session.flush()
 
 
 def _allowed(session: Session, names: Sequence[str]) -> dict[ModelId, ModelRecord]:

@@ -128,6 +128,21 @@ def test_of_two_idle_workers_one_goes_for_a_model_that_nobody_serves(
     assert workshop.job(job_id).phase_reason == "A worker is loading org/other."
 
 
+def test_who_may_not_choose_now_works_on_and_a_plan_whose_answer_was_lost_is_taken_back(
+    workshop: Workshop, other: ModelRecord
+) -> None:
+    first = workshop.make_worker(1)
+    job_id = make_job_of(workshop, other, lines=1)
+    with workshop.sessions.begin() as session:
+        assert take_seat(session, "here", 2, ("org/none",)) is None  # it has the lock until the end
+        assert plan(workshop, first) is None
+    assert plan(workshop, first) == "org/other"  # the commit came through, its answer did not
+    with workshop.sessions.begin() as session:
+        pause_job(session, workshop.caller.project_id, job_id)
+    assert plan(workshop, first) is None
+    assert workshop.worker(first).next_model_id is None
+
+
 @pytest.mark.parametrize("why", ["start", "pause"])
 def test_lines_that_may_not_run_now_are_no_reason_to_load_their_model(
     workshop: Workshop, other: ModelRecord, why: str
