@@ -22,7 +22,7 @@ class Gauges:
 
 
 def read_gauges(session: Session) -> Gauges:
-    """A reading; it touches the open and leased shards only, by their indexes."""
+    """A reading; it touches only shards that are open, leased or following, by their indexes."""
     jobs = dict.fromkeys(map(str, JobState), 0)
     for state, count in session.execute(select(Job.state, func.count()).group_by(Job.state)):
         jobs[state] = count
@@ -36,7 +36,7 @@ def read_gauges(session: Session) -> Gauges:
     stale = session.scalar(select(func.coalesce(func.sum(Worker.stale_results), 0)))
     return Gauges(
         jobs=jobs,
-        pending_lines=_lines(session, ShardState.OPEN, ShardState.FOLLOWING),
+        pending_lines=_lines(session, ShardState.OPEN) + _lines(session, ShardState.FOLLOWING),
         running_lines=_lines(session, ShardState.LEASED),
         workers={(row[0], row[1]): row[2] for row in workers},
         stale_results=int(stale or 0),
@@ -44,8 +44,8 @@ def read_gauges(session: Session) -> Gauges:
     )
 
 
-def _lines(session: Session, *states: ShardState) -> int:
+def _lines(session: Session, state: ShardState) -> int:
     left = func.cardinality(Shard.idx) - Shard.succeeded - Shard.failed
     live = select(Job.id).where(Job.state.in_(LIVE_JOB_STATES))
     query = select(func.coalesce(func.sum(left), 0))
-    return int(session.scalar(query.where(Shard.job_id.in_(live), Shard.state.in_(states))) or 0)
+    return int(session.scalar(query.where(Shard.job_id.in_(live), Shard.state == state)) or 0)

@@ -84,7 +84,10 @@ def finish_count(session: Session, job_id: UUID) -> bool:
 
 
 def bytes_per_token(session: Session, project_id: UUID, model_id: UUID) -> float | None:
-    """Bytes of prompts as written for each token that they came to, in the latest counted jobs."""
+    """Bytes of prompts as written for each token that they came to, in the latest counted jobs.
+
+    Not in those of which only a part was computed, or run again: its bytes are taken in proportion.
+    """
     latest = (
         select(
             JobEstimate.prompt_bytes,
@@ -95,6 +98,8 @@ def bytes_per_token(session: Session, project_id: UUID, model_id: UUID) -> float
             Job.project_id == project_id,
             JobEstimate.model_id == model_id,
             JobEstimate.counted_at.is_not(None),
+            func.coalesce(JobEstimate.given["reused_lines"].as_integer(), 0) == 0,
+            Job.parent_id.is_(None),
         )
         .order_by(Job.id.desc())
         .limit(_JOBS_FOR_BYTES)
@@ -145,23 +150,24 @@ def settle_estimates(session: Session, job: Job) -> None:
 
 
 def _actual(session: Session, job: Job, model_id: UUID, totals: Totals) -> Actual:
-    device_us = session.scalar(
-        select(func.coalesce(func.sum(Usage.device_us), 0)).where(
-            Usage.job_id == job.id, Usage.model_id == model_id
-        )
-    )
+    # By the ledger: a shard that was leased in the end may have followed at first.
+    device_us, reused = session.execute(
+        select(
+            func.coalesce(func.sum(Usage.device_us), 0), func.count().filter(Usage.reused)
+        ).where(Usage.job_id == job.id, Usage.model_id == model_id)
+    ).one()
     run = None
     if job.in_progress_at is not None and job.finalizing_at is not None:
         run = round((job.finalizing_at - job.in_progress_at).total_seconds() * 1e6)
     return Actual(
-        lines=totals.succeeded - totals.reused,
-        reused_lines=totals.reused,
+        lines=totals.succeeded - reused,
+        reused_lines=reused,
         input_tokens=totals.prompt_tokens,
         cached_tokens=totals.cached_tokens,
         output_tokens=totals.output_tokens,
         billed_nano=totals.billed_nano,
         run_cost_nano=totals.run_cost_nano,
-        device_us=int(device_us or 0),
+        device_us=int(device_us),
         run_us=run,
     )
 
