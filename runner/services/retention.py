@@ -14,12 +14,13 @@ from sqlalchemy import ColumnElement, delete, func, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from runner.db.models import File, Job, JobError, Retention, ScheduleRun
+from runner.db.models import File, Job, JobAccount, JobError, Retention, ScheduleRun
 from runner.db.partitions import WEEK, drop_week, present_weeks, week_bounds, week_bytes
 from runner.db.session import SessionFactory
 from runner.domain.errors import StateConflict
 from runner.domain.states import LIVE_JOB_STATES
 from runner.services.audit import record
+from runner.services.job_accounts import freeze_account
 from runner.services.retention_rule import read_rule
 from runner.services.rollup import differences, rebuild
 
@@ -165,7 +166,13 @@ def _holds(session: Session, start: datetime, live: int, now: datetime) -> Itera
 
 
 def _unbalanced(session: Session, start: datetime) -> list[str]:
-    """Costs must outlive the ledger: what the roll-up lacks is made of it now, or it stays."""
+    """Costs must outlive the ledger: what accounts and the roll-up lack is made of it now, or it
+    stays."""
+    is_frozen = select(JobAccount.job_id).where(JobAccount.job_id == Job.id).exists()
+    # Those that ended before there were accounts.
+    lacking = select(Job.id).where(_is_of(start), Job.output_lines > 0, ~is_frozen)
+    for job_id in session.scalars(lacking).all():
+        freeze_account(session, job_id)
     for found in differences(session, week_bounds(start)):
         rebuild(session, found.job_id)
     session.flush()
