@@ -10,14 +10,16 @@ from alembic.migration import MigrationContext
 from databases import new_database
 from sqlalchemy import delete, func, insert, inspect, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
-from workshop import Workshop
+from workshop import Workshop, make_item, make_items
 
+from runner.config import Settings
 from runner.db import migrate
-from runner.db.models import AuditEntry, Base, Job, Shard, Usage, Worker, WorkItem
+from runner.db.models import AuditEntry, Base, Job, JobModel, Shard, Usage, Worker, WorkItem
 from runner.db.partitions import PARTITIONED_TABLES, WEEKS_AHEAD, ensure_partitions, is_partition
-from runner.db.session import SessionFactory, create_database_engine
+from runner.db.session import SessionFactory, create_database_engine, create_session_factory
 from runner.domain.ids import first_uuid_at
 from runner.embedded import ServiceUrls
+from runner.services.reports import JobReport, job_report
 
 
 @pytest.fixture
@@ -52,6 +54,43 @@ def test_the_schema_goes_up_and_down_and_up_again(empty_database: str) -> None:
     migrate.upgrade(empty_database)
     migrate.upgrade(empty_database)
     assert not migrate.pending(empty_database)
+
+
+@pytest.fixture
+def old_house(
+    services: ServiceUrls, template_database: str, settings: Settings
+) -> Iterator[Workshop]:
+    """A workshop on a database whose schema is changed."""
+    with new_database(services, template_database) as url:
+        sessions = create_session_factory(url)
+        yield Workshop(sessions, settings.model_copy(update={"database_url": url}))
+        sessions.kw["bind"].dispose()
+
+
+def test_jobs_of_a_former_schema_are_what_they_were_and_go_on(old_house: Workshop) -> None:
+    def report(job_id: uuid.UUID) -> JobReport:
+        with old_house.sessions() as session:
+            return job_report(session, old_house.caller.project_id, job_id)
+
+    refused = make_item("refused", model="org/none")
+    ended = old_house.make_job([*make_items(5), refused], on_invalid="skip")
+    worker_id = old_house.make_worker()
+    old_house.drain(worker_id)
+    running, waiting = old_house.make_job(8), old_house.make_job(3, ingested=False)
+    first, second = old_house.claim(worker_id, shards=2)
+    old_house.run(worker_id, [first])
+    before = report(ended), old_house.job(running)
+    models = old_house.rows(select(JobModel.__table__).order_by(JobModel.job_id))
+
+    assert old_house.settings.database_url is not None
+    migrate.downgrade(old_house.settings.database_url, "0018")
+    migrate.upgrade(old_house.settings.database_url)
+    assert (report(ended), old_house.job(running)) == before
+    assert old_house.rows(select(JobModel.__table__).order_by(JobModel.job_id)) == models
+    old_house.run(worker_id, [second])
+    assert old_house.ingest(waiting)
+    old_house.drain(worker_id)
+    assert [old_house.job(each).state for each in (running, waiting)] == ["completed"] * 2
 
 
 def test_the_models_and_the_migrated_schema_are_the_same(session_factory: SessionFactory) -> None:
