@@ -1,21 +1,21 @@
 """How fast a model runs now: device time per token, live workers, and the queue before a job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Double, Subquery, cast, func, select, true
+from sqlalchemy import ColumnElement, Double, cast, func, select, true
 from sqlalchemy.orm import Session
 
-from runner.db.models import Job, JobEstimate, JobModel, Usage, Worker
+from runner.db.models import Job, JobEstimate, JobModel, Shard, Usage, Worker
 from runner.domain.estimate import Speed
 from runner.domain.speeds import Samples, fit_speed
 from runner.domain.states import LIVE_WORKER_STATES, JobState
 from runner.services.job_totals import Totals, totals_by_model
 
 _JOBS_SAMPLED = 5  # the newest of a model
-_LINES_SAMPLED = 500  # of each
+_SHARDS_SAMPLED = 16  # of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +60,20 @@ def measure(session: Session, model_id: UUID) -> Pace | None:
     """
     live = (Worker.model_id == model_id, Worker.state.in_(LIVE_WORKER_STATES))
     workers = session.scalars(select(Worker.id).where(*live)).all()
-    fitted = fit_speed(_samples(session, model_id, workers)) if workers else None
-    fitted = fitted or fit_speed(_samples(session, model_id, None))
+    lines = _latest_lines(session, model_id)
+    fitted = fit_speed(_samples(session, lines, Usage.worker_id.in_(workers))) if workers else None
+    fitted = fitted or fit_speed(_samples(session, lines, true()))
     if fitted is None:
         return None
     return Pace(*fitted, workers=len(workers), queue=_queue(session, model_id))
 
 
-def _samples(session: Session, model_id: UUID, workers: Sequence[UUID] | None) -> Samples:
-    lines = _latest_lines(model_id, workers)
-    # As floating numbers: products of tokens and microseconds pass what an integer holds.
-    x = cast(lines.c.prompt_tokens - lines.c.cached_tokens, Double)
-    y, t = cast(lines.c.output_tokens, Double), cast(lines.c.device_us, Double)
-    terms = (x, y, t, x * x, x * y, y * y, x * t, y * t)
-    sums = session.execute(select(*(func.coalesce(func.sum(term), 0) for term in terms)))
-    return Samples(*(float(value) for value in sums.one()))
+def _latest_lines(session: Session, model_id: UUID) -> dict[UUID, list[int]]:
+    """The lines of the last computed shards of the model's newest jobs, by job.
 
-
-def _latest_lines(model_id: UUID, workers: Sequence[UUID] | None) -> Subquery:
-    """The last lines of the model's newest jobs, by the ledger."""
+    Found by their shards: those of another model or worker, or that were copied, may lie before
+    them in a ledger of a million rows.
+    """
     jobs = (
         select(JobModel.job_id)
         .where(JobModel.model_id == model_id)
@@ -86,13 +81,39 @@ def _latest_lines(model_id: UUID, workers: Sequence[UUID] | None) -> Subquery:
         .limit(_JOBS_SAMPLED)
         .subquery()
     )
-    usage = select(
-        Usage.prompt_tokens, Usage.cached_tokens, Usage.output_tokens, Usage.device_us
-    ).where(Usage.job_id == jobs.c.job_id, Usage.model_id == model_id, ~Usage.reused)
-    if workers is not None:
-        usage = usage.where(Usage.worker_id.in_(workers))
-    latest = usage.order_by(Usage.idx.desc()).limit(_LINES_SAMPLED).lateral()
-    return select(latest).select_from(jobs).join(latest, true()).subquery()
+    shards = (
+        select(Shard.idx)
+        .where(
+            Shard.job_id == jobs.c.job_id,
+            Shard.model_id == model_id,
+            Shard.epoch > 0,
+            Shard.succeeded > 0,
+        )
+        .order_by(Shard.shard_no.desc())
+        .limit(_SHARDS_SAMPLED)
+        .lateral()
+    )
+    found: dict[UUID, list[int]] = {}
+    for job_id, idx in session.execute(select(jobs.c.job_id, shards.c.idx).join(shards, true())):
+        found.setdefault(job_id, []).extend(idx)
+    return found
+
+
+def _samples(
+    session: Session, lines: Mapping[UUID, Sequence[int]], is_meant: ColumnElement[bool]
+) -> Samples:
+    """The sums of some lines that were computed, as far as they are meant."""
+    # As floating numbers: products of tokens and microseconds pass what an integer holds.
+    x = cast(Usage.prompt_tokens - Usage.cached_tokens, Double)
+    y, t = cast(Usage.output_tokens, Double), cast(Usage.device_us, Double)
+    terms = (x, y, t, x * x, x * y, y * y, x * t, y * t)
+    query = select(*(func.coalesce(func.sum(term), 0) for term in terms))
+    total = [0.0] * len(terms)
+    for job_id, idx in lines.items():
+        ours = (Usage.job_id == job_id, Usage.idx == func.any(idx), ~Usage.reused, is_meant)
+        sums = session.execute(query.where(*ours)).one()
+        total = [one + float(more) for one, more in zip(total, sums, strict=True)]
+    return Samples(*total)
 
 
 def _queue(session: Session, model_id: UUID) -> tuple[_Waiting, ...]:
