@@ -26,7 +26,7 @@ from runner.services.schedules import Keeper
 
 app = typer.Typer(help="Schedules: jobs that come by themselves.", no_args_is_help=True)
 
-Project = Annotated[str, typer.Option(help="The project that owns the schedule; made if new.")]
+Project = Annotated[str, typer.Option(help="The project that owns the schedule.")]
 Which = Annotated[str, typer.Argument(help="The name or the id of a schedule.")]
 
 
@@ -44,6 +44,7 @@ def create(
     endpoint: Annotated[str, typer.Option(help="What the lines are for.")] = ENDPOINTS[0],
     catch_up: Annotated[str, typer.Option(help="Missed times: skip, latest or all.")] = "latest",
     overlap: Annotated[str, typer.Option(help="While one runs: skip, queue or allow.")] = "skip",
+    window: Annotated[str, typer.Option(help="A job is to end within: 10s to 7d.")] = "24h",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
     on_invalid: Annotated[str, typer.Option(help="Bad lines: skip or fail.")] = "skip",
     dedupe: Annotated[
@@ -76,6 +77,7 @@ def create(
             input_tag=tag,
             input_path=path,
             output_path=output,
+            completion_window=window,
             priority=priority,
             on_invalid=on_invalid,
             dedupe=dedupe,

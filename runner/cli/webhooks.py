@@ -15,7 +15,7 @@ from runner.services.webhooks import NewWebhook, WebhookRecord
 
 app = typer.Typer(help="Addresses that hear of a project's events.", no_args_is_help=True)
 
-Project = Annotated[str, typer.Option(help="The project; made if new.")]
+Project = Annotated[str, typer.Option(help="The project.")]
 WebhookArgument = Annotated[str, typer.Argument(help="Its id, from `webhooks ls`.")]
 
 

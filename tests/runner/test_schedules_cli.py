@@ -30,13 +30,15 @@ def run(
 
 
 def test_a_schedule_is_made_shown_and_listed(run: Callable[..., Result]) -> None:
-    made = run(*CREATE, "--tag", "prompts", "--max-cost", "2.5", "--job-tag", "nights")
+    of_jobs = ("--max-cost", "2.5", "--job-tag", "nights", "--window", "2h")
+    made = run(*CREATE, "--tag", "prompts", *of_jobs)
     assert made.exit_code == 0, made.output
     assert "At 02:30 every day, Europe/Berlin" in made.output
     assert "the newest file with the tag prompts" in made.output
     assert made.output.count("02:30 CE") == 5  # CET or CEST
     shown = json.loads(run("show", "nightly", "--json").output)
     assert (shown["max_cost_nano"], shown["tags"]) == (2_500_000_000, ["nights"])
+    assert shown["completion_window"] == "2h"
     assert run("show", shown["id"]).output == run("show", "nightly").output
     (listed,) = json.loads(run("ls", "--json").output)
     assert listed == shown
