@@ -30,7 +30,11 @@ from sqlalchemy import func, update
 from wire_lines import chat
 
 from runner.db.models import Delivery
+from runner.domain.ids import WORKER_PREFIX, encode
+from runner.domain.lanes import Lane
 from runner.runtime import Runtime
+from runner.services.keys import create_key
+from runner.services.workers import NewWorker, mark_ready, register_worker
 
 Form = Callable[..., dict[str, Any]]
 Things = dict[str, list[str]]
@@ -74,7 +78,6 @@ SCHEDULE = {"name": "nightly", "cron": "30 2 * * *", "endpoint": "/v1/chat/compl
 @pytest.fixture
 def things(
     api: FlaskClient,
-    api_key: str,
     form: Form,
     run_batch: Callable[..., dict[str, Any]],
     model: str,
@@ -103,6 +106,9 @@ def things(
     delivery = api.post(f"/api/webhooks/{webhook['id']}/test").get_json()
     with runtime.transaction() as session:  # one that is still being tried can't be replayed
         session.execute(update(Delivery).values(state="failed", ended_at=func.now()))
+        worker_id = register_worker(session, NewWorker("engine", "house", 1))
+        mark_ready(session, worker_id, "a stub", 8, Lane("stub"))
+        operator = create_key(session, "one", is_operator=True)[1]
     return {
         "file_id": files,
         "batch_id": batches,
@@ -113,8 +119,9 @@ def things(
         "schedule_id": [schedule.get_json()["id"]],
         "webhook_id": [webhook["id"]],
         "delivery_id": [delivery["id"]],
+        "worker_id": [encode(WORKER_PREFIX, worker_id)],
         "name": [model],
-        "key": [api_key],
+        "key": [operator],
     }
 
 
