@@ -38,13 +38,13 @@ from runner.config import Settings
 from runner.inference.local.backend import LocalBackend, engine_config
 
 BASE = "bf16"
-OPTIONS: dict[str, dict[str, str]] = {
-    "float32": {"dtype": "float32"},
-    BASE: {"dtype": "bfloat16"},
-    "int8 weights": {"dtype": "bfloat16", "weights": "int8"},
-    "int4 weights": {"dtype": "bfloat16", "weights": "int4"},
-    "int8 KV": {"dtype": "bfloat16", "kv_cache": "int8"},
-    "int8 weights and KV": {"dtype": "bfloat16", "weights": "int8", "kv_cache": "int8"},
+OPTIONS = {
+    "float32": Settings(dtype="float32"),
+    BASE: Settings(dtype="bfloat16"),
+    "int8 weights": Settings(dtype="bfloat16", quantize=("int8",)),
+    "int4 weights": Settings(dtype="bfloat16", quantize=("int4",)),
+    "int8 KV": Settings(dtype="bfloat16", quantize=("kv-int8",)),
+    "int8 weights and KV": Settings(dtype="bfloat16", quantize=("int8", "kv-int8")),
 }
 ASK = "Solve the problem step by step, then write the answer as a number at the end."
 MAX_TOKENS = 200
@@ -231,7 +231,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.measure:
-        work = Work(options.model, options.data, Settings(**OPTIONS[options.measure]))
+        work = Work(options.model, options.data, OPTIONS[options.measure])
         (part,) = options.parts
         kept(options.out, options.measure, part).write_text(json.dumps(PARTS[part](work)))
         return
