@@ -120,12 +120,13 @@ class StepLoop:
             self._read_mail(block=False)
             self._admit()
             if self._backend.unfinished:
+                begun = now_us()  # before it lines were taken in: no step, and the device waited
                 for outcome in self._step():
                     del self._inside[outcome.task.key]
                     self._ended.put(outcome)
                 self._release_wound_up()
                 now = now_us()
-                self._times.add(busy_us=now - last)
+                self._times.add(busy_us=now - begun, idle_us=begun - last)
             else:
                 self._read_mail(block=True)
                 now = now_us()
