@@ -1,6 +1,7 @@
 """How time and memory grow: ``python bench/scaling.py lines|rows --model FOLDER --out CHART.png``.
 
-``lines`` runs 256, 1,024 and 4,096 lines of ``shared``: seconds should be linear, memory flat.
+``lines`` runs 256, 1,024 and 4,096 lines of ``shared``: seconds should be linear, memory flat (the
+KV pool is small here: a large one goes on keeping what might be shared until it is full).
 ``rows`` runs 256 lines of ``mixed`` with 1 to 512 rows computed at once. Each run is a process of
 its own. Needs matplotlib (``pip install tokenmill[bench]``).
 """
@@ -35,9 +36,10 @@ class Point:
     peak_mib: float
 
 
-def run(model: Path, workload: Path, rows: int) -> tuple[dict[str, float], float]:
+def run(model: Path, workload: Path, rows: int, memory: float) -> tuple[dict[str, float], float]:
     """The summary of a run, and the peak of its process's resident memory in MiB."""
     settings = [f"TOKENMILL_MAX_NUM_SEQS={rows}", "TOKENMILL_MAX_NUM_BATCHED_TOKENS=512"]
+    settings.append(f"TOKENMILL_MEMORY_UTILIZATION={memory}")
     engine = [sys.executable, "-m", "runner.inference.local.bench", str(model), str(workload), ""]
     process = subprocess.Popen(["env", *settings, *engine], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -55,7 +57,8 @@ def points(model: Path, folder: Path, kind: str) -> list[Point]:
         count = at if kind == "lines" else min(256, at * MOST_LINES_OF_FEW_ROWS)
         path = folder / f"{kind}-{at}.jsonl"
         workloads.write(path, "shared" if kind == "lines" else "mixed", count, model)
-        summary, peak = run(model, path, 256 if kind == "lines" else at)
+        of_lines = kind == "lines"
+        summary, peak = run(model, path, 256 if of_lines else at, 0.1 if of_lines else 0.5)
         rate = summary["output_tokens_per_second"]
         found.append(Point(at, summary["seconds"], rate, peak))
         print(f"{at:>5} {kind}: {summary['seconds']:8.1f} s {rate:7.0f} out tok/s {peak:7.0f} MiB")
