@@ -75,6 +75,18 @@ class Settings(BaseSettings):
             raise ValueError("weights are kept in int8 or in int4, not in both")
         return parts
 
+    @field_validator("places")
+    @classmethod
+    def _check_places(cls, places: tuple[str, ...]) -> tuple[str, ...]:
+        """A bare host would be taken for a folder, and never be found."""
+        for place in places:
+            if "://" not in place and not place.startswith("/"):
+                raise ValueError(
+                    f"{place!r} is no place: write a folder or bucket as file:///srv/in or "
+                    "s3://acme/in, and a receiver of webhooks as http://HOST"
+                )
+        return places
+
     @property
     def heartbeat_seconds(self) -> float:
         """How often a worker says that it lives: three may be lost before its leases lapse."""
