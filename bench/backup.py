@@ -5,16 +5,13 @@ installation up, and restores it into a second database of the same server.
 """
 
 import argparse
-import tempfile
-from pathlib import Path
 
 import psycopg
-from retention import clock, report_of, write_job
+from retention import report_of, write_job
+from scratch import clock, scratch_database
 
 from runner.backup import back_up, open_archive, restore
-from runner.db import migrate
 from runner.db.session import create_session_factory
-from runner.embedded import EmbeddedServices
 
 
 def main() -> None:
@@ -22,21 +19,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lines", type=int, default=1_000_000)
     lines = parser.parse_args().lines
-    with tempfile.TemporaryDirectory() as folder, EmbeddedServices(Path(folder)) as urls:
-        migrate.upgrade(urls.database_url)
-        sessions = create_session_factory(urls.database_url)
+    with scratch_database() as (database_url, folder):
+        sessions = create_session_factory(database_url)
         with clock(f"writing a job of {lines:,} lines"), sessions.begin() as session:
             job_id = write_job(session, lines)
-        target = Path(folder) / "all.tokenmill"
+        target = folder / "all.tokenmill"
         with clock("backup"):
-            back_up(urls.database_url, target)
+            back_up(database_url, target)
         print(f"its file: {target.stat().st_size / 1024**2:,.0f} MiB")
         with clock("reading it to the end and comparing the checksum"):
             archive = open_archive(target)
-        address = urls.database_url.replace("postgresql+psycopg://", "postgresql://", 1)
+        address = database_url.replace("postgresql+psycopg://", "postgresql://", 1)
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute("CREATE DATABASE restored")
-        restored = urls.database_url.replace("/tokenmill?", "/restored?", 1)
+        restored = database_url.replace("/tokenmill?", "/restored?", 1)
         with clock("restore"):
             restore(restored, archive)
         copies = create_session_factory(restored)

@@ -7,23 +7,17 @@ is timed beside it, in a transaction that is rolled back.
 """
 
 import argparse
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
+from scratch import clock, scratch_database
 from sqlalchemy import delete, text
 from sqlalchemy.orm import Session
 
-from runner.db import migrate
 from runner.db.models import Base, File, Job
 from runner.db.partitions import PARTITIONED_TABLES, ensure_partitions
 from runner.db.session import SessionFactory, create_session_factory
 from runner.domain.ids import FileId, JobId, first_uuid_at
 from runner.domain.states import JobState
-from runner.embedded import EmbeddedServices
 from runner.services import files, keys
 from runner.services.contents import OUTPUT, index_view
 from runner.services.costs import Scope, spent_in_all
@@ -51,14 +45,6 @@ _ROWS = (
     " 90000, 120000, 40000 + n % 1000, 0, 0, 26500 + n % 7, 12500, :then"
     " FROM generate_series(0, :lines - 1) AS n",
 )
-
-
-@contextmanager
-def clock(name: str) -> Iterator[None]:
-    """Print how long something took."""
-    started = time.perf_counter()
-    yield
-    print(f"{name}: {time.perf_counter() - started:.2f} s", flush=True)
 
 
 def write_job(session: Session, lines: int) -> JobId:
@@ -141,9 +127,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lines", type=int, default=1_000_000)
     lines = parser.parse_args().lines
-    with tempfile.TemporaryDirectory() as folder, EmbeddedServices(Path(folder)) as urls:
-        migrate.upgrade(urls.database_url)
-        sessions = create_session_factory(urls.database_url)
+    with scratch_database() as (database_url, _):
+        sessions = create_session_factory(database_url)
         with clock(f"writing a job of {lines:,} lines"), sessions.begin() as session:
             job_id = write_job(session, lines)
             set_rule(session, _DAYS)

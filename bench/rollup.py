@@ -5,18 +5,12 @@ what its closing does with them, a second roll-up over the first, and the querie
 """
 
 import argparse
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
+from scratch import clock, scratch_database
 from sqlalchemy import text
 
-from runner.db import migrate
 from runner.db.session import create_session_factory
 from runner.domain.ids import new_uuid
-from runner.embedded import EmbeddedServices
 from runner.services.costs import Scope, latencies, spent_by
 from runner.services.job_accounts import job_account
 from runner.services.rollup import roll_up
@@ -32,22 +26,13 @@ _LEDGER = text(
 )
 
 
-@contextmanager
-def clock(name: str) -> Iterator[None]:
-    """Print how long something took."""
-    started = time.perf_counter()
-    yield
-    print(f"{name}: {time.perf_counter() - started:.2f} s", flush=True)
-
-
 def main() -> None:
     """Make the ledger and time what is made of it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--lines", type=int, default=1_000_000)
     lines = parser.parse_args().lines
-    with tempfile.TemporaryDirectory() as folder, EmbeddedServices(Path(folder)) as urls:
-        migrate.upgrade(urls.database_url)
-        sessions = create_session_factory(urls.database_url)
+    with scratch_database() as (database_url, _):
+        sessions = create_session_factory(database_url)
         names = ("job", "project", "model", "price", "worker")
         ids = {name: new_uuid() for name in names}
         with clock(f"writing {lines:,} rows"), sessions.begin() as session:
