@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+from fuzzing import search_alike
 
 from runner.embedded import EmbeddedServices, ServiceUrls
 
@@ -30,6 +31,9 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # process that a test starts; a handler of ours does not. This one goes on ignoring it here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: None)
+
+# Before the tests' modules are read: their searches take over what holds at that time.
+search_alike()
 
 
 @pytest.hookimpl(optionalhook=True)
