@@ -55,7 +55,6 @@ def test_a_planned_time_becomes_a_job_that_is_finished_and_names_its_schedule(
     assert run.job.run_hours == "00:00-23:59 UTC"
     shown = timetable.look(schedule)
     assert shown.last_run == run
-    assert shown.words == "Every minute"
     assert len(shown.next_runs) == 5
 
 
@@ -76,7 +75,7 @@ def test_two_beats_and_two_starters_make_one_run_and_one_job(
     workshop: Workshop, timetable: Timetable
 ) -> None:
     schedule = timetable.make(overlap="allow")
-    now = timetable.absent(schedule, 4 * MINUTE)
+    now = timetable.absent(schedule, 3 * MINUTE)
     barrier = Barrier(4)
 
     def act() -> None:
@@ -91,9 +90,9 @@ def test_two_beats_and_two_starters_make_one_run_and_one_job(
         thread.join()
     timetable.start()
     runs = timetable.runs(schedule)
-    assert [run.planned_at for run in runs] == [now - n * MINUTE for n in (4, 3, 2, 1, 0)]
-    assert [run.state for run in runs] == ["started"] * 5
-    assert workshop.scalar(select(func.count()).select_from(Job)) == 5
+    assert [run.planned_at for run in runs] == [now - n * MINUTE for n in (3, 2, 1, 0)]
+    assert [run.state for run in runs] == ["started"] * 4
+    assert workshop.scalar(select(func.count()).select_from(Job)) == 4
 
 
 def test_a_clock_set_back_doubles_nothing_and_silences_nothing(timetable: Timetable) -> None:
@@ -107,14 +106,11 @@ def test_a_clock_set_back_doubles_nothing_and_silences_nothing(timetable: Timeta
     timetable.plan()
     next_at = timetable.workshop.scalar(select(Schedule.next_at))
     assert isinstance(next_at, datetime)
-    assert next_at <= planned + 2 * MINUTE
+    assert next_at <= planned + 31 * MINUTE
     timetable.workshop.execute(update(ScheduleRun).values(planned_at=planned))
     timetable.come(schedule)  # the same time comes again
-    made = timetable.plan()
-    times = [run.planned_at for run in timetable.runs(schedule)]
-    assert len(times) == 1 + made
-    assert len(set(times)) == len(times)
-    assert made <= 1  # the next minute may have begun meanwhile
+    assert timetable.plan() == 0
+    assert [run.planned_at for run in timetable.runs(schedule)] == [planned]
 
 
 def test_after_a_long_absence_the_catch_up_rule_decides(timetable: Timetable) -> None:
@@ -300,7 +296,7 @@ def test_other_times_are_planned_from_now_on(timetable: Timetable) -> None:
     schedule = timetable.make(cron="0 0 1 1 *", zone="Asia/Kathmandu")
     assert schedule.next_runs[0].hour == 18
     changed = timetable.change(schedule, cron=MINUTELY, name="often")
-    assert changed.terms.name == "often"
+    assert (changed.terms.name, changed.words) == ("often", "Every minute")
     next_at = timetable.workshop.scalar(select(Schedule.next_at))
     assert next_at == changed.next_runs[0]
 
