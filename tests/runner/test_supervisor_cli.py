@@ -155,14 +155,14 @@ def test_a_whole_installation_comes_up_heals_and_goes_down(up: Up) -> None:
     assert f"process {ready['pid']}, {ready['url']}" in again.output
 
     os.kill(ready["children"]["cpu"]["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while up.status()["children"]["cpu"]["restarts"] == 0:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
     pids = pids_of(up.status(), ("services", "children"))
     assert json.loads(run("down", *place, "--json").output) == {"stopped": True}
-    assert up.process.wait(timeout=30) == 0
+    assert up.process.wait(timeout=90) == 0
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert run("status", *place).exit_code == 3
 
@@ -183,5 +183,12 @@ def test_down_cleans_up_after_a_killed_up(up: Up) -> None:
     assert "its services still answer" in stopped.output
     assert run("down", *place).exit_code == 0
     assert not EmbeddedServices(up.data_dir).occupied()
-    left = [pid for pid in pids_of(ready, ("services", "children")) if psutil.pid_exists(pid)]
-    assert all(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in left)
+    assert not any(map(alive, pids_of(ready, ("services", "children"))))
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; who has ended may be forgotten at any moment."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
