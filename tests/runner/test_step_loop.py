@@ -2,7 +2,9 @@
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,8 @@ from runner.worker.lines import Ended, Revoked
 from runner.worker.step_loop import StepLoop
 from runner.worker.step_profile import StepProfile
 from runner.worker.time_sheet import TimeSheet
+
+PATIENCE = 90.0
 
 
 class Refusing(StubBackend):
@@ -60,7 +64,20 @@ class Bench:
         return self.backend.prepare(lease, ItemInput(idx, custom_id, data))
 
     def next(self) -> Ended:
-        return self.ended.get(timeout=10)
+        return self.ended.get(timeout=PATIENCE)
+
+    def keep_step(self) -> None:
+        """Let the loop do no more than what was read of it, however late the reader comes."""
+        self.ended.maxsize = 1
+
+    def end(self) -> None:
+        """Stop the loop, which may wait for somebody who reads."""
+        self.loop.stop()
+        deadline = time.monotonic() + PATIENCE
+        while self.thread.is_alive() and time.monotonic() < deadline:
+            with suppress(queue.Empty):
+                self.ended.get(timeout=0.01)
+        assert not self.thread.is_alive()
 
 
 @pytest.fixture
@@ -69,9 +86,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield bench
     if bench.thread.ident is None:
         bench.thread.start()
-    bench.loop.stop()
-    bench.thread.join(10)
-    assert not bench.thread.is_alive()
+    bench.end()
 
 
 def test_tasks_run_by_priority_then_arrival(bench: Bench) -> None:
@@ -89,6 +104,7 @@ def test_an_urgent_task_enters_a_full_backend(bench: Bench) -> None:
     _, low = bench.lease(0, 9)
     _, high = bench.lease(1, 9, priority=5)
     bench.loop.submit(low)
+    bench.keep_step()
     bench.thread.start()
     bench.next()  # two of them run, another waits in the backend
     bench.loop.submit(high)
@@ -117,6 +133,7 @@ def test_the_end_of_a_lease_follows_its_last_outcome(bench: Bench) -> None:
     kept, some = bench.lease(0, 2)
     gone, others = bench.lease(1, 40)
     bench.loop.submit([*some, *others])
+    bench.keep_step()
     bench.thread.start()
     seen = [bench.next(), bench.next()]
     bench.book.drop([gone.key])
@@ -154,6 +171,10 @@ def test_what_is_not_held_any_more_is_not_begun(bench: Bench) -> None:
 
 def test_wall_time_is_busy_or_idle_and_aborted_work_is_wasted(bench: Bench) -> None:
     lease, tasks = bench.lease(0, 8)
+    # The two rows end their lines at different steps, so that one of them is always under way.
+    short = line_of({"messages": HELLO, "max_tokens": 3})
+    tasks[0] = bench.backend.prepare(lease, ItemInput(0, "a", short))
+    bench.keep_step()
     bench.thread.start()
     bench.loop.submit(tasks)
     bench.next()
@@ -210,12 +231,12 @@ can_record = pytest.mark.parametrize("bench", [Recordable], indirect=True)
 @can_record
 def test_a_profile_covers_the_next_steps_that_have_work(bench: Bench) -> None:
     bench.thread.start()
-    profile = StepProfile(3, seconds=60)
+    profile = StepProfile(3, seconds=600)
     bench.loop.profile(profile)
     assert not profile.begun.wait(0.3)  # idle
     _, tasks = bench.lease(0, 8)
     bench.loop.submit(tasks)
-    assert profile.ended.wait(10)
+    assert profile.ended.wait(PATIENCE)
     assert profile.begun.is_set()
     assert profile.steps_done == 3
     recording = profile.recording
@@ -227,18 +248,18 @@ def test_an_idle_workers_profile_ends_at_its_time_with_nothing(bench: Bench) -> 
     bench.thread.start()
     profile = StepProfile(3, seconds=0.1)
     bench.loop.profile(profile)
-    assert profile.ended.wait(10)
+    assert profile.ended.wait(PATIENCE)
     assert (profile.recording, profile.steps_done) == (None, 0)
 
 
 def test_the_stub_refuses_a_profile_and_works_on(bench: Bench) -> None:
     bench.thread.start()
-    profile = StepProfile(3, seconds=60)
+    profile = StepProfile(3, seconds=600)
     bench.loop.profile(profile)
     _, tasks = bench.lease(0, 1)
     bench.loop.submit(tasks)
     assert isinstance(bench.next(), Outcome)
-    assert profile.ended.wait(10)
+    assert profile.ended.wait(PATIENCE)
     assert "stub" in (profile.refusal or "")
 
 
@@ -248,7 +269,7 @@ def test_nobody_waits_for_a_profile_of_a_loop_that_has_ended(bench: Bench) -> No
     before, after = StepProfile(10_000, seconds=600), StepProfile(1, seconds=600)
     bench.loop.profile(before)
     bench.loop.stop()
-    bench.thread.join(10)
+    bench.thread.join(PATIENCE)
     bench.loop.profile(after)
     assert before.ended.is_set()
     assert after.ended.is_set()
@@ -257,6 +278,7 @@ def test_nobody_waits_for_a_profile_of_a_loop_that_has_ended(bench: Bench) -> No
 def test_a_lease_that_winds_up_ends_with_what_is_in_the_backend(bench: Bench) -> None:
     gone, tasks = bench.lease(0, 40)
     bench.loop.submit(tasks)
+    bench.keep_step()
     bench.thread.start()
     seen = [bench.next()]
     bench.loop.wind_up(bench.book.wind_up([gone.key]))
