@@ -68,7 +68,7 @@ def test_a_lapsed_lease_is_freed_once(workshop: Workshop) -> None:
 
 def test_a_lease_with_time_left_is_not_freed(workshop: Workshop) -> None:
     job_id = workshop.make_job(4)
-    workshop.claim(workshop.make_worker(), lease_seconds=5)
+    workshop.claim(workshop.make_worker())
     workshop.tick()
     assert workshop.shards(job_id)[0].state == "leased"
 

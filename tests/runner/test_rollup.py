@@ -33,11 +33,11 @@ def roll_up(workshop: Workshop, job_id: UUID) -> None:
         rollup.roll_up(session, job_id)
 
 
-def shift(workshop: Workshop, job_id: UUID, idx: int, days: int) -> None:
-    """Let a line have ended some days ago."""
-    ago = datetime.now(UTC) - timedelta(days=days)
+def date(workshop: Workshop, job_id: UUID, idx: int, day: int) -> None:
+    """Let a line have ended on a day of May."""
+    noon = datetime(2026, 5, day, 12, tzinfo=UTC)
     workshop.execute(
-        update(Usage).where(Usage.job_id == job_id, Usage.idx == idx).values(created_at=ago)
+        update(Usage).where(Usage.job_id == job_id, Usage.idx == idx).values(created_at=noon)
     )
 
 
@@ -70,8 +70,8 @@ def test_repeating_it_changes_nothing(workshop: Workshop) -> None:
 def test_a_job_over_midnight_has_a_row_for_each_day(workshop: Workshop) -> None:
     job_id = workshop.make_job(6)
     workshop.drain()
-    shift(workshop, job_id, idx=0, days=1)
-    shift(workshop, job_id, idx=1, days=1)
+    for idx in range(6):
+        date(workshop, job_id, idx, day=30 if idx < 2 else 31)
     with workshop.sessions.begin() as session:
         assert rollup.rebuild(session, job_id)
     days = workshop.rows(select(UsageDay.day, UsageDay.lines).order_by(UsageDay.day))
@@ -115,12 +115,11 @@ def test_the_tick_rolls_up_a_running_job_once_a_minute(workshop: Workshop) -> No
     workshop.tick()
     assert workshop.scalar(select(UsageDay.lines)) == 4
     workshop.run(worker_id, [second])
-    workshop.execute(update(UsageDay).values(rolled_at=func.now() - timedelta(seconds=50)))
-    with workshop.sessions.begin() as session:
-        assert rollup.roll_up_live(session) == 0
-    workshop.execute(update(UsageDay).values(rolled_at=earlier))
-    with workshop.sessions.begin() as session:
-        assert rollup.roll_up_live(session) == 1
+    for seconds, rolled_up in ((59, 0), (61, 1)):
+        with workshop.sessions.begin() as session:  # in which no time passes
+            ago = func.now() - timedelta(seconds=seconds)
+            session.execute(update(UsageDay).values(rolled_at=ago))
+            assert rollup.roll_up_live(session) == rolled_up
     assert rolled_sums(workshop, job_id) == ledger_sums(workshop, job_id)
 
 

@@ -125,21 +125,24 @@ def test_what_others_took_meanwhile_is_made_up_for_by_other_jobs(workshop: Works
     assert {lease.key.job_id for lease in held} == {tail, long}
 
 
+def served_minutes_ago(workshop: Workshop, minutes: int, project: ProjectId) -> Served:
+    """What is left of what a project had so long ago, to the moment."""
+    with workshop.sessions() as session:  # in which no time passes
+        session.execute(update(FairShare).values(as_of=func.now() - timedelta(minutes=minutes)))
+        return served_since(session, [project])[project]
+
+
 def test_device_time_is_remembered_and_fades(workshop: Workshop) -> None:
     job_id = workshop.make_job(8)
     worker_id = workshop.make_worker()
-    workshop.run(worker_id, workshop.claim(worker_id, shards=2))
+    leases = workshop.claim(worker_id, shards=2)
+    workshop.commit(worker_id, [item for lease in leases for item in workshop.answer(lease)])
     project = workshop.caller.project_id
-    with workshop.sessions() as session:
-        now = served_since(session, [project])[project]
-    assert now.lines == pytest.approx(8, rel=0.1)
+    now, later = (served_minutes_ago(workshop, minutes, project) for minutes in (0, 2))
+    assert now.lines == pytest.approx(8)
     spent = sum(row.device_us for row in workshop.usage(job_id).values())
-    assert now.device_us == pytest.approx(spent, rel=0.1)
-    ago = func.now() - timedelta(minutes=2)
-    workshop.execute(update(FairShare).values(as_of=ago))
-    with workshop.sessions() as session:
-        later = served_since(session, [project])[project]
-    assert later.lines == pytest.approx(2, rel=0.1)
+    assert now.device_us == pytest.approx(spent)
+    assert later.lines == pytest.approx(2)
     workshop.execute(update(FairShare).values(as_of=func.now() - timedelta(minutes=61)))
     with workshop.sessions.begin() as session:
         forget_served(session)

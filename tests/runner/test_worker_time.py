@@ -1,7 +1,10 @@
 """Where a worker's wall time goes: shares of lines, idle, load and waste are all of it."""
 
 import ctypes
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ from test_engine_worker import MakeWorkshop, StartWorker, finish, settled, start
 from workshop import Workshop, make_item, make_items
 
 from runner.db.models import JobWaste, Usage, Worker, WorkerDay
-from runner.domain.ids import WorkerId, new_uuid
+from runner.domain.ids import new_uuid
 from runner.services.job_accounts import Waste, job_waste
 from runner.services.worker_time import (
     Wasted,
@@ -33,6 +36,41 @@ def accounts(workshop: Workshop) -> list[WorkerAccount]:
         return worker_accounts(session)
 
 
+class Standstill:
+    """For how long this process was kept from running: a clock that hears of it, and its sum."""
+
+    def __init__(self) -> None:
+        self.us = 0
+        self._over = threading.Event()
+
+    def watch(self) -> None:
+        before = time.monotonic_ns()
+        while not self._over.wait(0.01):
+            now = time.monotonic_ns()
+            late = (now - before) // 1000
+            self.us += late if late > _STALL_US else 0
+            before = now
+
+    def end(self) -> None:
+        self._over.set()
+
+
+_STALL_US = 100_000  # what is shorter is the ordinary taking of turns
+
+
+@contextmanager
+def standstill() -> Iterator[Standstill]:
+    """Watches while something is measured that a standstill would falsify."""
+    watched = Standstill()
+    thread = threading.Thread(target=watched.watch)
+    thread.start()
+    try:
+        yield watched
+    finally:
+        watched.end()
+        thread.join()
+
+
 def test_shares_idle_load_and_waste_are_the_wall_time(
     make_workshop: MakeWorkshop, start_worker: StartWorker
 ) -> None:
@@ -40,21 +78,23 @@ def test_shares_idle_load_and_waste_are_the_wall_time(
     bad = make_item("bad", max_tokens="many")
     job_id = workshop.make_job([*make_items(64), bad])
     other = workshop.make_job(make_items(2_000))
-    live = start_worker(workshop)
-    finish(workshop, job_id)
-    wait_until(lambda: settled(workshop, other) > 0)
-    workshop.cancel(other)
-    finish(workshop, other)
-    live.stop()
+    with standstill() as lost:
+        live = start_worker(workshop)
+        finish(workshop, job_id)
+        wait_until(lambda: settled(workshop, other) > 0)
+        workshop.cancel(other)
+        finish(workshop, other)
+        live.stop()
     (account,) = accounts(workshop)
     assert account.state == "ended"
-    assert abs(account.gap) < 0.01, account
+    allowed_us = 0.01 * account.wall_us + lost.us
+    assert abs(account.gap) * account.wall_us < allowed_us, account
     ledger = workshop.scalar(select(func.sum(Usage.device_us)))
     assert account.shared_us == ledger
     assert min(account.shared_us, account.idle_us, account.wasted_us) > 0
     row = workshop.worker(live.id)
     busy = row.busy_us - account.shared_us - account.wasted_us
-    assert abs(busy) < 0.01 * account.wall_us
+    assert abs(busy) < allowed_us
 
 
 def test_a_cancelled_line_s_device_time_is_the_waste_of_its_job(
@@ -73,17 +113,14 @@ def test_a_cancelled_line_s_device_time_is_the_waste_of_its_job(
     assert 0 < waste.device_us == workshop.worker(live.id).wasted_us
 
 
-def beat_once(workshop: Workshop, worker_id: WorkerId, **times: int) -> None:
-    with workshop.sessions.begin() as session:
-        assert beat(session, worker_id, WorkerTimes(**times), {})
-
-
 def test_each_day_has_what_was_added_in_it(workshop: Workshop) -> None:
     worker_id = workshop.make_worker()
-    beat_once(workshop, worker_id, shared_us=10, idle_us=5)
-    beat_once(workshop, worker_id, shared_us=10, idle_us=5)
-    workshop.execute(update(WorkerDay).values(day=WorkerDay.day - 1))
-    beat_once(workshop, worker_id, shared_us=17, idle_us=5, load_us=2, wasted_us=1)
+    with workshop.sessions.begin() as session:  # in which it is the same day throughout
+        for _ in range(2):
+            assert beat(session, worker_id, WorkerTimes(shared_us=10, idle_us=5), {})
+        session.execute(update(WorkerDay).values(day=WorkerDay.day - 1))
+        later = WorkerTimes(shared_us=17, idle_us=5, load_us=2, wasted_us=1)
+        assert beat(session, worker_id, later, {})
     days = workshop.rows(
         select(
             WorkerDay.shared_us, WorkerDay.idle_us, WorkerDay.load_us, WorkerDay.wasted_us
@@ -94,12 +131,13 @@ def test_each_day_has_what_was_added_in_it(workshop: Workshop) -> None:
 
 def test_what_a_dead_worker_did_after_its_last_heartbeat_is_waste(workshop: Workshop) -> None:
     worker_id = workshop.make_worker()
-    beat_once(workshop, worker_id, shared_us=1_000_000, idle_us=2_000_000)
-    ago = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, 10)
-    workshop.execute(update(Worker).values(started_at=ago))
+    with workshop.sessions.begin() as session:
+        assert beat(session, worker_id, WorkerTimes(shared_us=1_000_000, idle_us=2_000_000), {})
     workshop.report_dead(1)
+    ago = Worker.ended_at - func.make_interval(0, 0, 0, 0, 0, 0, 10)
+    workshop.execute(update(Worker).values(started_at=ago))
     (account,) = accounts(workshop)
-    assert account.wasted_us == pytest.approx(7_000_000, rel=0.2)
+    assert account.wasted_us == 7_000_000
     assert account.gap == 0
 
 
