@@ -6,6 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
+_PATIENCE = 90.0
+
 
 @dataclass(frozen=True)
 class Received:
@@ -30,7 +34,7 @@ class Receiver:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver on a free port of this host."""
+    """A receiver on a free port of this host, for whose answers a stalling machine may wait."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -55,7 +59,10 @@ def receiving() -> Iterator[Receiver]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield receiver
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("runner.outbound._SECONDS", _PATIENCE)
+            patch.setattr("runner.outbound._WHOLE_SECONDS", _PATIENCE)
+            yield receiver
     finally:
         server.shutdown()
         server.server_close()

@@ -28,6 +28,12 @@ def timetable(make_workshop: Callable[..., Workshop], folder: Path) -> Timetable
     return Timetable(make_workshop(places=(str(folder),)))
 
 
+@pytest.fixture(autouse=True)
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause after a failed try is longer than any machine stands still."""
+    monkeypatch.setattr("runner.services.run_starts._FIRST_PAUSE", 600)
+
+
 def dated(folder: Path, run: RunRecord, ending: str = ".jsonl") -> Path:
     return folder / f"{run.planned_at.astimezone(ZoneInfo(ZONE)):%Y-%m-%d}{ending}"
 
@@ -75,15 +81,18 @@ def test_input_and_output_are_found_by_the_date_in_the_schedules_zone(
 
 
 def test_errors_of_an_earlier_run_of_the_same_name_go(timetable: Timetable, folder: Path) -> None:
-    schedule = begin(timetable, folder, joined([*make_items(1), b"nonsense"]))
+    always = f"{folder}/out/always.jsonl"
+    lines = joined([*make_items(1), b"nonsense"])
+    schedule = begin(timetable, folder, lines, output_path=always)
     timetable.finish()
     timetable.write()
+    assert len(list((folder / "out").iterdir())) == 2
     run = timetable.run_now(schedule)
     dated(folder / "in", run).write_bytes(joined(make_items(1)))
     timetable.start()
     timetable.finish()
     timetable.write()
-    assert [path.name for path in (folder / "out").iterdir()] == [dated(folder, run).name]
+    assert [str(path) for path in (folder / "out").iterdir()] == [always]
 
 
 def test_a_file_that_is_not_there_is_named(timetable: Timetable, folder: Path) -> None:
