@@ -11,7 +11,7 @@ from workshop import Workshop
 
 from runner.cli.app import app
 
-CREATE = ("create", "nightly", "--cron", "30 2 * * *", "--zone", "Europe/Berlin")
+CREATE = ("create", "nightly", "--cron", "30 5 * * *", "--zone", "Europe/Berlin")
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def test_a_schedule_is_made_shown_and_listed(run: Callable[..., Result]) -> None
     of_jobs = ("--max-cost", "2.5", "--job-tag", "nights", "--window", "2h")
     made = run(*CREATE, "--tag", "prompts", *of_jobs)
     assert made.exit_code == 0, made.output
-    assert "At 02:30 every day, Europe/Berlin" in made.output
+    assert "At 05:30 every day, Europe/Berlin" in made.output
     assert "the newest file with the tag prompts" in made.output
-    assert made.output.count("02:30 CE") == 5  # CET or CEST
+    assert made.output.count("05:30 CE") == 5  # CET or CEST
     shown = json.loads(run("show", "nightly", "--json").output)
     assert (shown["max_cost_nano"], shown["tags"]) == (2_500_000_000, ["nights"])
     assert shown["completion_window"] == "2h"

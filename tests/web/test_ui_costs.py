@@ -20,12 +20,12 @@ from runner.services.models import NewModel, PriceList, register_model
 from web.ui.charts import Series, biggest, days_between, side_by_side, stacked
 
 RunBatch = Callable[..., dict[str, Any]]
-TODAY = datetime.now(UTC).date()
+TODAY = datetime.now(UTC).date()  # or yesterday, by the time that a test runs
 
 
 @pytest.fixture
 def month(runtime: Runtime, api_key: str) -> None:
-    """Thirty days of two models."""
+    """The thirty days that a page shows, of two models, whichever of two days is today."""
     with runtime.transaction() as session:
         project_id = session.scalars(select(Project.id)).one()
         for number, name in enumerate(("org/<small>", "org/large")):
@@ -36,7 +36,7 @@ def month(runtime: Runtime, api_key: str) -> None:
                 insert(UsageDay),
                 [
                     _day(project_id, model_id, price_id, TODAY - timedelta(days=ago), number)
-                    for ago in range(30)
+                    for ago in range(-1, 30)
                 ],
             )
 

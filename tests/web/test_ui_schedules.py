@@ -12,7 +12,7 @@ from runner.services.run_starts import start_runs
 from runner.services.schedule_records import Terms, terms_of
 
 FORM = {
-    "name": "nightly", "cron": "30 2 * * *", "zone": "Europe/Berlin", "source": "tag",
+    "name": "nightly", "cron": "30 5 * * *", "zone": "Europe/Berlin", "source": "tag",
     "input": "prompts", "endpoint": "/v1/chat/completions", "catch_up": "all", "overlap": "queue",
 }  # fmt: skip
 OPTIONS = {
@@ -35,8 +35,8 @@ def test_a_schedule_is_made_changed_and_ended_by_forms(visitor: Visitor) -> None
     assert made.status_code == 303, made.text
     page = visitor.get(made.location).text
     assert_harmless(page)
-    assert "At 02:30 every day, Europe/Berlin" in page
-    assert len(re.findall(r"\d\d 02:30 CES?T", page)) == 5
+    assert "At 05:30 every day, Europe/Berlin" in page
+    assert len(re.findall(r"\d\d 05:30 CES?T", page)) == 5
     assert "It has not run yet" in page
     assert "selected>all, up to seven" in page
     changed = visitor.post(f"{made.location}/change", **FORM | {"cron": "0 9 * * 1-5"})
