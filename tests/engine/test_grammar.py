@@ -39,10 +39,11 @@ PERSON = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
+PATIENCE = 90.0
 USES_UP_ITS_LEXER = "(a?){5000}a{5000}"  # with the first letter
 
 
-def new_compiler(max_seconds: float = 30.0) -> GrammarCompiler:
+def new_compiler(max_seconds: float = PATIENCE) -> GrammarCompiler:
     def vocabulary() -> Vocabulary:
         return Vocabulary(byte_tokenizer().to_str(), VOCAB_SIZE, [EOS_ID])
 
@@ -168,7 +169,9 @@ def test_ignore_eos_and_foreign_grammars_are_refused(make_engine: EngineFactory)
     with pytest.raises(InvalidParams) as caught:
         make_engine().add_request("r", PROMPT, asked(grammar, ignore_eos=True))
     assert caught.value.param == "ignore_eos"
-    foreign = GrammarCompiler(lambda: Vocabulary(byte_tokenizer().to_str(), 600, [EOS_ID]))
+    foreign = GrammarCompiler(
+        lambda: Vocabulary(byte_tokenizer().to_str(), 600, [EOS_ID]), PATIENCE
+    )
     with pytest.raises(InvalidParams) as caught:
         make_engine().add_request("r", PROMPT, asked(foreign.compile(GrammarSource("regex", "x"))))
     assert caught.value.param == "grammar"
@@ -209,7 +212,7 @@ def test_end_tokens_are_held_back_only_where_something_else_may_come() -> None:
 def test_a_lexer_that_others_used_up_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = grammar_compiler.LLParserLimits(max_lexer_states=400, verbose_errors=False)
     monkeypatch.setattr(grammar_compiler, "_LIMITS", limits)
-    monkeypatch.setattr(engine_grammar, "MAX_RENEWAL_SECONDS", 60.0)
+    monkeypatch.setattr(engine_grammar, "MAX_RENEWAL_SECONDS", PATIENCE)
     grammar = new_compiler().compile(GrammarSource("regex", "(a|b)*a(a|b){60}"))
     letters = [byte_tokenizer().token_to_id(letter) for letter in "ab"]
     early = grammar.start()
@@ -303,7 +306,7 @@ def test_equal_sources_are_compiled_once_and_old_ones_are_let_go(
         return Vocabulary(byte_tokenizer().to_str(), VOCAB_SIZE, [EOS_ID])
 
     monkeypatch.setattr(grammar_compiler, "MAX_GRAMMARS", 3)
-    compiler = GrammarCompiler(vocabulary)
+    compiler = GrammarCompiler(vocabulary, PATIENCE)
     source = GrammarSource("choice", json.dumps(COLOURS))
     found: list[Grammar] = []
     threads = [
@@ -360,7 +363,7 @@ def test_a_tokenizer_that_llguidance_does_not_know_is_refused() -> None:
         return Vocabulary(byte_tokenizer().to_str(), VOCAB_SIZE, [])
 
     for opener, reason in ((vocabulary, "can't follow"), (endless, "no end token")):
-        compiler = GrammarCompiler(opener)
+        compiler = GrammarCompiler(opener, PATIENCE)
         for _ in range(2):
             with pytest.raises(InvalidGrammar, match=reason):
                 compiler.compile(GrammarSource("regex", "x"))

@@ -116,8 +116,8 @@ def test_a_week_stays_while_anything_in_it_is_to_be_kept(
     assert "still to be written" in holds(remove(workshop))[0]
     workshop.execute(update(ScheduleRun).values(output_state="written"))
 
-    monkeypatch.setattr(retention, "_TRIES", 1)
-    with workshop.sessions() as session:
+    with workshop.sessions() as session, monkeypatch.context() as patch:
+        patch.setattr(retention, "_TRIES", 1)
         session.execute(text("SELECT FROM results"))
         assert retention.BUSY in holds(remove(workshop))
     assert workshop.job(job_id).lines_removed_at is None

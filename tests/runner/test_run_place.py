@@ -21,11 +21,11 @@ def test_a_place_has_one_holder_and_the_next_waits_for_it(tmp_path: Path) -> Non
     first.take(print)
     waiting = threading.Thread(target=second.take, args=(lambda _: told.set(),))
     waiting.start()
-    assert told.wait(30)
+    assert told.wait(90)
     first.begin(ORDER)
     first.remove()  # the one who waits must not hold a lock that nobody else can find
     first.leave()
-    waiting.join(30)
+    waiting.join(90)
     assert second.begin(ORDER) is None
     assert sorted(path.name for path in second.folder.iterdir()) == ["lock", "run.json"]
     second.leave()

@@ -211,7 +211,7 @@ def test_halves_of_two_shards_get_different_numbers_when_halved_at_once(
         thread.start()
         thread.join(0.3)
         assert thread.is_alive()  # it waits for its turn
-    thread.join(30)
+    thread.join(90)
     assert freed == [1]
     shards = workshop.shards(job_id)
     assert [shard.shard_no for shard in shards] == [0, 1, 2, 3, 4, 5]

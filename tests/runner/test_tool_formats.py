@@ -133,7 +133,7 @@ SUM = tool("add", {"type": "object", "properties": {"a": {"type": "integer"}}})
 TOKENIZER = byte_tokenizer()
 TOKENIZER.add_special_tokens(["[TOOL_CALLS]", "[ARGS]"])
 COMPILER = GrammarCompiler(
-    lambda: Vocabulary(TOKENIZER.to_str(), TOKENIZER.get_vocab_size(), [EOS_ID])
+    lambda: Vocabulary(TOKENIZER.to_str(), TOKENIZER.get_vocab_size(), [EOS_ID]), max_seconds=90.0
 )
 
 

@@ -36,6 +36,7 @@ Ingest = Callable[[str], None]
 RunBatch = Callable[..., dict[str, Any]]
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
+PATIENCE = 120.0
 
 
 @pytest.fixture
@@ -214,7 +215,8 @@ def run_batch(
         worker = EngineWorker(runtime.settings, runtime.sessions, (), lambda: None)
         worker.start()
         try:
-            for _ in range(600):
+            give_up_at = time.monotonic() + PATIENCE
+            while time.monotonic() < give_up_at:
                 reconcile(runtime.sessions, runtime.settings)
                 run_copies(runtime.sessions, job_id)
                 with runtime.transaction() as session:

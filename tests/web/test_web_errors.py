@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -44,9 +45,9 @@ def without_database(runtime: Runtime) -> Iterator[FlaskClient]:
     lost.sessions.kw["bind"].dispose()
 
 
-@pytest.fixture
+@contextmanager
 def without_broker(settings: Settings, api_key: str) -> Iterator[FlaskClient]:
-    """A client of an application whose broker is away."""
+    """A client of a new application whose broker is away."""
     lonely = open_runtime(settings.model_copy(update={"broker_url": f"redis://{NOBODY}/0"}))
     client = create_app(lonely).test_client()
     client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {api_key}"
@@ -195,20 +196,28 @@ def test_an_upload_that_would_fill_the_disk_is_refused_before_it_is_read(
 
 
 def test_a_create_does_not_wait_for_a_broker_that_is_down(
-    without_broker: FlaskClient, form: Callable[..., dict[str, Any]]
+    settings: Settings, api_key: str, form: Callable[..., dict[str, Any]]
 ) -> None:
-    client = without_broker
+    """Shown by the promptest of a few: the machine itself may stand still during one or two."""
+    assert min(_seconds_of_a_create(settings, api_key, form) for _ in range(3)) < 2
+
+
+def _seconds_of_a_create(
+    settings: Settings, api_key: str, form: Callable[..., dict[str, Any]]
+) -> float:
     parts = (("purpose", "batch"), ("file", "{}", "a.jsonl"))
-    body = {
-        "input_file_id": client.post("/v1/files", **form(*parts)).get_json()["id"],
-        "endpoint": "/v1/completions",
-        "completion_window": "24h",
-    }
-    begun = time.monotonic()
-    answer = client.post("/v1/batches", json=body)
-    assert answer.status_code == 200
-    assert time.monotonic() - begun < 2
-    assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
+    with without_broker(settings, api_key) as client:
+        body = {
+            "input_file_id": client.post("/v1/files", **form(*parts)).get_json()["id"],
+            "endpoint": "/v1/completions",
+            "completion_window": "24h",
+        }
+        begun = time.monotonic()
+        answer = client.post("/v1/batches", json=body)
+        seconds = time.monotonic() - begun
+        assert answer.status_code == 200
+        assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
+    return seconds
 
 
 def test_an_application_builds_itself_from_the_environment(

