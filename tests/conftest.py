@@ -70,7 +70,13 @@ def smollm2_folder(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceUrls]:
     """The addresses of services that live as long as the test run."""
-    with EmbeddedServices(tmp_path_factory.mktemp("services"), fast=True) as urls:
+    with (
+        EmbeddedServices(tmp_path_factory.mktemp("services"), fast=True) as urls,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        # The tests' own connections: a machine that stands still is no outage.
+        patch.setattr("runner.db.session._CONNECT_SECONDS", 90)
+        patch.setattr("runner.db.connection.PING_SECONDS", 90.0)
         yield urls
 
 

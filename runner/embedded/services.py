@@ -18,6 +18,8 @@ from runner.embedded.postgres import Postgres
 from runner.embedded.secret import write_private
 from runner.embedded.valkey import Valkey, answers
 
+_ANSWER_SECONDS = 3
+
 
 @dataclass(frozen=True)
 class ServiceUrls:
@@ -145,7 +147,8 @@ def database_answers(database_url: str) -> bool:
     """Whether a connection to the database can be made now."""
     try:
         psycopg.connect(
-            database_url.replace("postgresql+psycopg://", "postgresql://", 1), connect_timeout=3
+            database_url.replace("postgresql+psycopg://", "postgresql://", 1),
+            connect_timeout=_ANSWER_SECONDS,
         ).close()
     except psycopg.OperationalError:
         return False

@@ -20,6 +20,7 @@ from runner.embedded.secret import read_or_create_secret, write_private
 _HOST = "127.0.0.1"
 _STOP_STEPS = ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 _READY_SECONDS = 30.0
+_ANSWER_SECONDS = 2
 _POLL_SECONDS = 0.02
 _PORT_ATTEMPTS = 5
 
@@ -137,7 +138,9 @@ class Valkey:
 def answers(url: str) -> bool:
     """Whether the broker at this address takes our password and answers a ping."""
     once = Retry(NoBackoff(), retries=0)
-    client = redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=2, retry=once)
+    client = redis.Redis.from_url(
+        url, socket_connect_timeout=_ANSWER_SECONDS, socket_timeout=_ANSWER_SECONDS, retry=once
+    )
     try:
         return bool(client.ping())
     except redis.RedisError:

@@ -45,15 +45,15 @@ def end_in(workshop: Workshop, job_id: UUID, seconds: float) -> None:
 
 def test_a_job_that_will_be_late_at_its_pace_is_told_once(workshop: Workshop) -> None:
     job_id = workshop.make_job(100)
-    run_some(workshop, job_id, 10, 1_000_000)  # a second a line, 60 lines left, one worker
-    end_in(workshop, job_id, 70)
+    run_some(workshop, job_id, 10, 60_000_000)  # a minute a line, 60 lines left, one worker
+    end_in(workshop, job_id, 70 * 60)
     assert look(workshop) == 0
-    end_in(workshop, job_id, 50)
+    end_in(workshop, job_id, 50 * 60)
     assert look(workshop) == 1
     ((kind, message),) = told(workshop, job_id)
     assert kind == "deadline"
     assert "60 lines are left" in message
-    assert "about 0:01:00" in message
+    assert "about 1:00:00" in message
     assert look(workshop) == 0
     assert events(workshop) == ["job.deadline_at_risk"]
     payload = workshop.scalar(select(OutboxEvent.payload))
@@ -63,12 +63,12 @@ def test_a_job_that_will_be_late_at_its_pace_is_told_once(workshop: Workshop) ->
 def test_what_is_ahead_and_how_many_work_count(workshop: Workshop) -> None:
     first = workshop.make_job(60, priority=1)
     job_id = workshop.make_job(40)
-    run_some(workshop, first, 5, 1_000_000)  # 40 lines left ahead, by the same model's pace
-    end_in(workshop, job_id, 70)
+    run_some(workshop, first, 5, 60_000_000)  # 40 lines left ahead, by the same model's pace
+    end_in(workshop, job_id, 70 * 60)
     end_in(workshop, first, 86_400)
     workshop.make_worker(2)
-    assert look(workshop) == 0  # 80 s of work for two
-    end_in(workshop, job_id, 35)
+    assert look(workshop) == 0  # 80 min of work for two
+    end_in(workshop, job_id, 35 * 60)
     assert look(workshop) == 1
     assert told(workshop, first) == []
     assert told(workshop, job_id)[0][0] == "deadline"

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from workshop import Workshop
 
 from runner.caretaker import Caretaker
+from runner.config import Settings
 from runner.db.models import Retention
 from runner.db.session import create_session_factory
 from runner.doorbell import Bell, Ring
@@ -16,7 +17,7 @@ from runner.services.closing import close_job
 from runner.services.ingest import run_ingest
 from runner.services.retention_rule import MOST_DAYS, set_rule
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 MakeCaretaker = Callable[[Callable[[Ring], None]], Caretaker]
 
 
@@ -28,9 +29,13 @@ def wait_until(reached: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def make_caretaker(workshop: Workshop) -> Iterator[MakeCaretaker]:
-    """Makes a caretaker with quick ticks; it is stopped at the end."""
-    settings = workshop.settings.model_copy(update={"lease_seconds": 0.3})
+def make_caretaker(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeCaretaker]:
+    """Makes a caretaker with quick ticks; it is stopped at the end.
+
+    Its leases are as long as ever, so that no worker falls silent while the machine stands still.
+    """
+    monkeypatch.setattr(Settings, "tick_seconds", 0.05)
+    settings = workshop.settings
     alone = create_session_factory(str(settings.database_url), pool_size=1)
     made: list[Caretaker] = []
 

@@ -68,7 +68,10 @@ def spent(make_workshop: Callable[..., Workshop]) -> Workshop:
     workshop.drain()
     cached = {"cached_tokens": 1}
     workshop.execute(update(Usage).where(Usage.job_id == first, Usage.idx < 2).values(cached))
-    yesterday = datetime.now(UTC) - timedelta(days=1)
+    # All at noon, so that no midnight parts what ran together.
+    noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+    workshop.execute(update(Usage).values(created_at=noon))
+    yesterday = noon - timedelta(days=1)
     workshop.execute(
         update(Usage).where(Usage.job_id == first, Usage.idx == 0).values(created_at=yesterday)
     )
@@ -127,7 +130,7 @@ def test_a_job_counts_under_each_of_its_tags(spent: Workshop) -> None:
 
 
 def test_a_scope_takes_only_what_is_asked_for(spent: Workshop) -> None:
-    today = datetime.now(UTC).date()
+    today = spent.scalar(select(func.max(Usage.created_at))).astimezone(UTC).date()
     lines = {
         Scope(): 10,
         Scope(spent.caller.project_id): 8,

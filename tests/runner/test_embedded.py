@@ -46,6 +46,15 @@ time.sleep(600)
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """Has services that stand still with the whole machine not taken for services that are gone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runner.embedded.valkey._ANSWER_SECONDS", 90)
+        patch.setattr("runner.embedded.services._ANSWER_SECONDS", 90)
+        yield
+
+
 @pytest.fixture
 def launch() -> Iterator[Launch]:
     """Makes launchers whose services are stopped after the test."""
@@ -101,7 +110,7 @@ def test_services_keep_their_addresses_when_they_are_restarted(
     for pid in before.values():
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(pid)], timeout=5)
+        psutil.wait_procs([psutil.Process(pid)], timeout=90)
     assert set(services.pids().values()) == {None}
     assert services.start() == urls
     assert services.pids() != before
@@ -119,7 +128,7 @@ def test_a_database_that_fails_to_come_back_comes_back_at_its_address_later(
     right = password.read_text()
     password.write_text("another")  # it starts, but cannot be prepared
     os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)], timeout=5)
+    psutil.wait_procs([psutil.Process(pid)], timeout=90)
     with pytest.raises(EmbeddedError):
         services.start()
     assert services.pids()["postgres"] is None
@@ -226,7 +235,7 @@ def test_a_pid_file_with_a_reused_pid_is_not_believed(tmp_path: Path, launch: La
     services.stop()
     # A process of the server's own account is what makes Postgres itself refuse.
     owner = pid_file.parent.stat().st_uid
-    with subprocess.Popen(["sleep", "60"], user=owner if os.geteuid() == 0 else None) as other:
+    with subprocess.Popen(["sleep", "600"], user=owner if os.geteuid() == 0 else None) as other:
         pid_file.write_text(stale.replace(str(postmaster), str(other.pid), 1))
         os.chown(pid_file, owner, -1)
         assert running(tmp_path) is None
@@ -243,7 +252,7 @@ def test_a_crash_is_recovered_from_before_the_start_returns(tmp_path: Path, laun
     postmaster = services.pids()["postgres"]
     assert postmaster is not None
     os.kill(postmaster, signal.SIGQUIT)
-    psutil.wait_procs([psutil.Process(postmaster)], timeout=5)
+    psutil.wait_procs([psutil.Process(postmaster)], timeout=90)
     with connect(services.start()) as connection:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (50000,)
 
@@ -322,8 +331,7 @@ def test_root_drops_to_an_unprivileged_account_below_closed_folders(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_root_works_on_with_the_account_of_an_ordinary_user() -> None:
     user = pwd.getpwnam("nobody")
-    home = Path(f"/tmp/tokenmill-test-{os.getpid()}")
-    home.mkdir(mode=0o700)
+    home = Path(tempfile.mkdtemp(prefix="tokenmill-test-", dir="/tmp"))
     os.chown(home, user.pw_uid, user.pw_gid)
     script = LAUNCHER.replace("time.sleep(600)", "services.stop()")
     account = Account(user.pw_uid, user.pw_gid, drops=True)

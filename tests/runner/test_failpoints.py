@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -82,7 +83,7 @@ def test_a_process_ends_at_once(tmp_path: Path, action: str, status: int) -> Non
 
 def test_a_delay_lasts_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr("runner.failpoints.time", SimpleNamespace(sleep=slept.append))
     armed(f" {HERE}=delay-250:1 , {FailPoint.RING_WAKE}=exit", tmp_path).hit(HERE)
     assert slept == [0.25]
 

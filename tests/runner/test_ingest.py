@@ -22,6 +22,7 @@ from runner.services.files import delete_file
 from runner.services.models import PriceList, set_price
 
 MakeWorkshop = Callable[..., Workshop]
+PATIENCE = 90.0
 
 
 def counts(workshop: Workshop) -> list[int]:
@@ -53,7 +54,7 @@ def stopped_reader(
     def wait_first(*args: object) -> object:
         if threading.current_thread() is reader:
             reached.set()
-            assert go_on.wait(30)
+            assert go_on.wait(PATIENCE)
         return model(*args)  # type: ignore[arg-type]
 
     def read() -> None:
@@ -66,12 +67,12 @@ def stopped_reader(
     reader = threading.Thread(target=read)
     monkeypatch.setattr(job_models, "price_at", wait_first)
     reader.start()
-    assert reached.wait(30)
+    assert reached.wait(PATIENCE)
     try:
         yield go_on
     finally:
         go_on.set()
-        reader.join(30)
+        reader.join(PATIENCE)
     assert (outcome, len(caught)) == (([], 1) if end is None else ([end], 0))
 
 
@@ -283,7 +284,7 @@ def test_a_reader_that_is_stuck_is_cut_off(
         assert not workshop.ingest(job_id)
         workshop.execute(update(Job).where(Job.id == job_id).values(ingest_expires_at=func.now()))
         assert not workshop.ingest(job_id)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while not workshop.ingest(job_id):
             assert time.monotonic() < deadline
     assert counts(workshop) == [5, 2, 0]
@@ -343,9 +344,9 @@ def test_fifty_thousand_lines_are_read_in_little_memory(make_workshop: MakeWorks
     head, tail = make_item("@", "Once upon a time " * 80).split(b"@")
     file_id = workshop.make_file(b"".join(head + b"%d" % n + tail + b"\n" for n in range(50_000)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.monotonic()
+    started = time.process_time()
     job_id = workshop.make_job(input_file_id=file_id)
-    assert time.monotonic() - started < 60
+    assert time.process_time() - started < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60 * 1024  # KiB
     assert workshop.job(job_id).total == 50_000
     assert len(workshop.shards(job_id)) == 782

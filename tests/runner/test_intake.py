@@ -63,13 +63,13 @@ def test_a_duplicate_is_in_no_shard(intake: Intake) -> None:
 
 def test_many_equal_ids_are_found_in_one_pass(intake: Intake) -> None:
     line = RawLine(1, 0, make_item("same"))
-    for _ in range(100_000):
+    for _ in range(50_000):
         intake.read(line)
-    started = time.monotonic()
+    started = time.process_time()
     found = sum(1 for _ in intake.duplicates())
-    assert found == intake.fault_count == 99_999
+    assert found == intake.fault_count == 49_999
     assert len(intake.faults) == FAULTS_KEPT
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 10
 
 
 def test_faults_are_kept_up_to_a_thousand_and_counted_beyond(intake: Intake) -> None:

@@ -15,7 +15,13 @@ from workshop import Workshop, make_item, make_items
 from runner.config import Settings
 from runner.db import migrate
 from runner.db.models import AuditEntry, Base, Job, JobModel, Shard, Usage, Worker, WorkItem
-from runner.db.partitions import PARTITIONED_TABLES, WEEKS_AHEAD, ensure_partitions, is_partition
+from runner.db.partitions import (
+    PARTITIONED_TABLES,
+    WEEKS_AHEAD,
+    ensure_partitions,
+    is_partition,
+    present_weeks,
+)
 from runner.db.session import SessionFactory, create_database_engine, create_session_factory
 from runner.domain.ids import first_uuid_at
 from runner.embedded import ServiceUrls
@@ -31,6 +37,13 @@ def empty_database(services: ServiceUrls) -> Iterator[str]:
 
 def _item(job_id: uuid.UUID) -> dict[str, object]:
     return {"job_id": job_id, "idx": 0, "custom_id": "a", "byte_offset": 0, "byte_length": 1}
+
+
+@pytest.fixture
+def template_time(session_factory: SessionFactory) -> datetime:
+    """A time in the week in which the template was made: by now there may be another week."""
+    with session_factory() as session:
+        return present_weeks(session.connection())[-1] - timedelta(weeks=WEEKS_AHEAD)
 
 
 def tables_of(database_url: str) -> set[str]:
@@ -105,20 +118,23 @@ def test_the_models_and_the_migrated_schema_are_the_same(session_factory: Sessio
 
 
 @pytest.mark.parametrize("weeks", [0, WEEKS_AHEAD])
-def test_partitions_cover_the_coming_weeks(session_factory: SessionFactory, weeks: int) -> None:
-    job_id = first_uuid_at(datetime.now(UTC) + timedelta(weeks=weeks))
+def test_partitions_cover_the_coming_weeks(
+    session_factory: SessionFactory, template_time: datetime, weeks: int
+) -> None:
+    job_id = first_uuid_at(template_time + timedelta(weeks=weeks))
     with session_factory.begin() as session:
         session.execute(insert(WorkItem).values(_item(job_id)))
-    beyond = first_uuid_at(datetime.now(UTC) + timedelta(weeks=WEEKS_AHEAD + 1))
+    beyond = first_uuid_at(template_time + timedelta(weeks=WEEKS_AHEAD + 1))
     with session_factory() as session, pytest.raises(IntegrityError, match="no partition"):
         session.execute(insert(WorkItem).values(_item(beyond)))
 
 
-def test_partitions_are_made_once_and_ahead_of_time(session_factory: SessionFactory) -> None:
-    now = datetime.now(UTC)
+def test_partitions_are_made_once_and_ahead_of_time(
+    session_factory: SessionFactory, template_time: datetime
+) -> None:
     with session_factory() as session:
-        assert ensure_partitions(session.connection(), now) == 0
-        later = now + timedelta(weeks=2)
+        assert ensure_partitions(session.connection(), template_time) == 0
+        later = template_time + timedelta(weeks=2)
         assert ensure_partitions(session.connection(), later) == 2 * len(PARTITIONED_TABLES)
         assert ensure_partitions(session.connection(), later) == 0
 
