@@ -78,7 +78,7 @@ def _record(runtime: Runtime, name: str | None, steps: int, seconds: float) -> b
         chosen = choose(found, name, runtime.settings.data_dir)
         order = profiles.ask(session, chosen.id, steps, seconds)
     try:
-        _wait_until_done(lambda: _look(runtime, order), seconds)
+        wait_until_done(lambda: _look(runtime, order), seconds)
         with runtime.transaction() as session:
             return profiles.fetch(session, order)[0]
     except BaseException:
@@ -92,16 +92,18 @@ def _look(runtime: Runtime, order: UUID) -> str:
         return profiles.state_of(session, order)
 
 
-def _wait_until_done(look: Callable[[], str], seconds: float) -> None:
+def wait_until_done(look: Callable[[], str], seconds: float) -> None:
+    """Look at an order until it is done, and say once if its worker has nothing to do."""
     deadline = time.monotonic() + seconds + _PATIENCE_SECONDS
-    polls = 0
+    polls, is_told = 0, False
     while (state := look()) != "done":
         if time.monotonic() > deadline:
             raise ProfileFailed(
                 "The worker does not answer; look at its log and at: tokenmill status."
             )
         polls += 1
-        if polls == _IDLE_POLLS and state == "taken":
+        if polls >= _IDLE_POLLS and state == "taken" and not is_told:
+            is_told = True
             typer.echo(f"The worker is idle; waiting up to {seconds:.0f} s for lines.", err=True)
         time.sleep(_POLL_SECONDS)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_traces import STEP, packed
 
-from runner.cli.profile import choose, show, write
+from runner.cli.profile import choose, show, wait_until_done, write
 from runner.domain.errors import InvalidRequest, NotFound
 from runner.domain.ids import WORKER_PREFIX, WorkerId, encode, new_uuid
 from runner.domain.traces import summarise
@@ -71,3 +71,11 @@ def test_the_summary_reads_in_one_look(capsys: pytest.CaptureFixture[str]) -> No
     assert "7.0 tokens in 3.0 rows per step" in shown
     assert "25.0%" in shown
     assert "aten::bmm" in shown
+
+
+def test_of_an_idle_worker_is_told_once_however_late_it_took_the_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    states = iter([*["asked"] * 4, "taken", "taken", "done"])
+    wait_until_done(lambda: next(states), 7.0)
+    assert capsys.readouterr().err.count("The worker is idle; waiting up to 7 s") == 1
