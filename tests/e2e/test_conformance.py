@@ -19,7 +19,7 @@ MODEL = "stub-of-conformance"
 @pytest.fixture(scope="module")
 def stub(server: Server) -> str:
     """A model that answers slowly enough to be met at work, and needs no weights."""
-    run_cli(server.data_dir, "models", "add", MODEL, "stub:?rows=8&step_ms=10")
+    run_cli(server.data_dir, "models", "add", MODEL, "stub:?rows=8&step_ms=20")
     return MODEL
 
 
