@@ -16,8 +16,8 @@ from openai import OpenAI
 from runner.supervisor import read_up_state
 
 T = TypeVar("T")
-START_SECONDS = 120
-STOP_SECONDS = 60
+STOP_SECONDS = 150
+PATIENCE_SECONDS = 90.0  # a machine may be slow, and stand still for seconds
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Server:
         return state.model_dump()
 
     def pid(self, child: str) -> int:
-        """The process id of a child, such as ``engine-1`` or ``cpu``."""
-        return int(self.status()["children"][child]["pid"])
+        """The process id of a child, such as ``engine-1`` or ``cpu``, once it runs."""
+        return int(eventually(lambda: self.status()["children"][child]["pid"]))
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def run_cli(data_dir: Path, *arguments: str, check: bool = True) -> Any:  # noqa
     return json.loads(done.stdout)
 
 
-def eventually(look: Callable[[], T | None | bool], seconds: float = 60.0) -> T:
+def eventually(look: Callable[[], T | None | bool], seconds: float = PATIENCE_SECONDS) -> T:
     """The first true answer within some seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

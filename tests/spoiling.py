@@ -54,7 +54,7 @@ def _ask(behind: str, environ: "WSGIEnvironment") -> tuple[str, dict[str, str], 
     if environ.get("CONTENT_TYPE"):
         headers["Content-Type"] = environ["CONTENT_TYPE"]
     sent = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    connection = HTTPConnection(behind, timeout=60)
+    connection = HTTPConnection(behind, timeout=120)
     try:
         connection.request(environ["REQUEST_METHOD"], environ["PATH_INFO"] + query, sent, headers)
         answer = connection.getresponse()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from databases import new_database
-from fire import SLOW_STUB, Home
+from fire import LEASE_SECONDS, SLOW_STUB, Home
 from installation import Server, running_server
 
 from runner.config import load_settings
@@ -47,18 +47,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(data_dir, key)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # what lingers takes time from the tests of others
 def stub_server(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two engine workers without weights; leases lapse after three seconds."""
+    """Two engine workers without weights."""
     data_dir = tmp_path_factory.mktemp("stubs") / "data"
     home.copy_to(data_dir)
     options = ("--workers", "2", "--model", SLOW_STUB)
-    settings = {"lease_seconds": "3"}
+    settings = {"lease_seconds": str(LEASE_SECONDS)}
     with running_server(data_dir, *options, key=home.key, **settings) as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def real_server(tmp_path_factory: pytest.TempPathFactory, smollm2_folder: Path) -> Iterator[Server]:
     """An installation with the built-in model."""
     data_dir = tmp_path_factory.mktemp("real")

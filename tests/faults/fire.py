@@ -6,11 +6,11 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from installation import Server, chat_line, eventually
@@ -25,7 +25,15 @@ from runner.domain.ids import JobId
 from runner.supervisor import UpState, read_up_state
 
 SLOW_STUB = "slow"
+# Longer than a machine stands still, or a worker would lose its leases without a fault of ours.
+LEASE_SECONDS = 12.0
 Answers = dict[str, str]
+T = TypeVar("T")
+
+
+def slow_line(number: int) -> bytes:
+    """A line of a job for the stub."""
+    return chat_line(f"r{number}", SLOW_STUB, f"line {number}")
 
 
 @dataclass(frozen=True)
@@ -58,12 +66,11 @@ class Fire:
 
     server: Server
     lines: int = 140
+    line: Callable[[int], bytes] = slow_line
 
     def submit(self) -> str:
         """Start a job; its batch id."""
-        content = b"".join(
-            chat_line(f"r{number}", SLOW_STUB, f"line {number}") for number in range(self.lines)
-        )
+        content = b"".join(map(self.line, range(self.lines)))
         with self.server.client() as client:
             file = client.files.create(file=content, purpose="batch")
             return client.batches.create(
@@ -80,12 +87,34 @@ class Fire:
         counts = self.look(batch_id).request_counts
         return counts.completed if counts else 0
 
+    def catch(self, seen: Callable[[str], T | None]) -> tuple[str, T]:
+        """A job and what was seen of it at work; one that was done too soon is followed by another.
+
+        Jobs are short, and a busy machine may let this process look too late.
+        """
+        batch_id = self.submit()
+
+        def found() -> tuple[str, T] | None:
+            nonlocal batch_id
+            is_over = self.look(batch_id).status == "completed"
+            sight = seen(batch_id)
+            if sight:
+                return batch_id, sight
+            if is_over:
+                batch_id = self.submit()
+            return None
+
+        return eventually(found)
+
     def begin(self) -> str:
         """A job with its first lines done."""
-        batch_id = self.submit()
-        eventually(lambda: self.completed(batch_id) > 0, 60)
-        assert self.look(batch_id).status == "in_progress"
-        return batch_id
+
+        def is_begun(batch_id: str) -> bool:
+            batch = self.look(batch_id)
+            done = batch.request_counts.completed if batch.request_counts else 0
+            return batch.status == "in_progress" and 0 < done < self.lines
+
+        return self.catch(is_begun)[0]
 
     def answers(self, batch_id: str) -> Answers:
         """What was answered, by custom id, in the order of the file."""
@@ -98,7 +127,7 @@ class Fire:
                 for row in rows
             }
 
-    def finish(self, sessions: SessionFactory, batch_id: str, seconds: float = 90) -> Answers:
+    def finish(self, sessions: SessionFactory, batch_id: str, seconds: float = 120) -> Answers:
         """Wait for the end and check every invariant; what was answered."""
         eventually(lambda: self.look(batch_id).status == "completed", seconds)
         with sessions() as session:
@@ -123,11 +152,20 @@ class Fire:
         """How often each child was started again."""
         return {name: child.restarts for name, child in self._state().children.items()}
 
+    def is_whole(self) -> bool:
+        """Whether all runs that should, and what an earlier test ended is back."""
+        state = self._state()
+        processes = [*state.children.values(), *state.services.values()]
+        return all(process.find() for process in processes) and self.get("/readyz").status == 200
+
     def child(self, name: str) -> psutil.Process:
-        return _process(self._state().children[name].pid)
+        return _process(lambda: self._state().children[name].pid)
 
     def service(self, name: str) -> psutil.Process:
-        return _process(self._state().services[name].pid)
+        return _process(lambda: self._state().services[name].pid)
+
+    def supervisor(self) -> psutil.Process:
+        return _process(lambda: self._state().pid)
 
     def _state(self) -> UpState:
         """What ``tokenmill status`` would say, without a process for each question."""
@@ -136,10 +174,10 @@ class Fire:
         return state
 
 
-def _process(pid: int | None) -> psutil.Process:
-    """Of no pid psutil would make the process that asks: a test that stops itself."""
-    assert pid is not None, "it does not run"
-    return psutil.Process(pid)
+def _process(pid: Callable[[], int | None]) -> psutil.Process:
+    """The process, once it runs. Of no pid psutil would make the one that asks: a test that stops
+    itself."""
+    return psutil.Process(eventually(pid))
 
 
 def job_id_of(batch_id: str) -> JobId:
@@ -162,11 +200,18 @@ def attempts(sessions: SessionFactory, batch_id: str) -> int:
 @contextmanager
 def frozen(process: psutil.Process) -> Iterator[None]:
     """A server that hangs: it accepts connections by its backlog and answers nothing."""
-    family = [process, *process.children(recursive=True)]
-    for member in family:
-        os.kill(member.pid, signal.SIGSTOP)
+    with stopped(process, *process.children(recursive=True)):
+        yield
+
+
+@contextmanager
+def stopped(*processes: psutil.Process) -> Iterator[None]:
+    """Processes that stand still, whatever those that they started do."""
+    for process in processes:
+        os.kill(process.pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        for member in family:
-            os.kill(member.pid, signal.SIGCONT)
+        for process in processes:
+            with suppress(ProcessLookupError):  # it was killed meanwhile
+                os.kill(process.pid, signal.SIGCONT)

@@ -68,7 +68,7 @@ from web import create_app
 
 Memory = dict[str, Any]
 BOUNDARY = "a-boundary-of-tests"
-PATIENCE = 60.0
+PATIENCE = 120.0
 FORKED = multiprocessing.get_context("forkserver")
 # Loaded before a process is forked, so that one of ours starts in milliseconds.
 FORKED.set_forkserver_preload(
@@ -162,9 +162,7 @@ def act(stage: Stage, plan: str, first: int, memory: Memory, sender: Connection)
 class Actor:
     """One process with its connections; it remembers what earlier ones learned."""
 
-    def __init__(
-        self, stage: Stage, plan: str, memory: Memory, lease_seconds: float = 60.0
-    ) -> None:
+    def __init__(self, stage: Stage, plan: str, memory: Memory) -> None:
         self.stage, self.memory = stage, memory
         self.urls = ServiceUrls(stage.database_url, "memory://")
         self.settings = Settings(
@@ -172,7 +170,6 @@ class Actor:
             shard_lines=2,
             places=(str(stage.folder),),
             failpoints=plan,
-            lease_seconds=lease_seconds,
         )
         arm_failpoints(self.settings)
         self.sessions = create_session_factory(stage.database_url)
@@ -382,7 +379,7 @@ def run(actor: Actor) -> Memory:
         assert time.monotonic() < deadline, "the engine worker did not finish"
         if not actor.has_shards(job_id, *PENDING_SHARD_STATES):
             reconcile(actor.sessions, actor.settings)  # whoever should have said so may be dead
-        time.sleep(0.02)
+        time.sleep(0.05)
     return {}
 
 

@@ -1,71 +1,67 @@
 """Processes killed, stopped and flushed in the middle of work: every line still ends once."""
 
-import os
-import signal
 from datetime import datetime
 from uuid import UUID
 
 import psutil
-import redis
-from fire import SLOW_STUB, Fire, job_id_of
+from fire import Fire, attempts, job_id_of, slow_line, stopped
 from installation import Server, chat_line, eventually
 from ledger import check_job
-from openai.types import Batch
-from sqlalchemy import func, select, text
+from night import MINUTE, Night, flush, kill
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
-from runner.config import load_settings
-from runner.db.models import Shard, Worker
+from runner.db.models import Job, Shard, Worker
 from runner.db.session import SessionFactory
 from runner.domain.ids import JobId
+from runner.domain.states import ShardState
 from runner.model_library import BUILTIN_MODEL
-from runner.runtime import find_services
-from runner.services.recovery import requeue_leases_of
+from runner.services.recovery import requeue_expired_leases
 
 
-def submit(server: Server, content: bytes) -> str:
-    with server.client() as client:
-        file = client.files.create(file=content, purpose="batch")
-        return client.batches.create(
-            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-        ).id
-
-
-def look(server: Server, batch_id: str) -> Batch:
-    return Fire(server).look(batch_id)
-
-
-def completed(server: Server, batch_id: str) -> int:
-    return Fire(server).completed(batch_id)
-
-
-def wait_until_completed(server: Server, batch_id: str, seconds: float = 120) -> JobId:
-    eventually(lambda: look(server, batch_id).status == "completed", seconds)
+def wait_until_completed(fire: Fire, batch_id: str, seconds: float = 120) -> JobId:
+    eventually(lambda: fire.look(batch_id).status == "completed", seconds)
     return job_id_of(batch_id)
 
 
-def stub_lines(count: int) -> bytes:
-    return b"".join(chat_line(f"r{n}", SLOW_STUB, f"line {n}") for n in range(count))
+def waiting_for_locks(sessions: SessionFactory, pattern: str) -> int:
+    """How many statements of that pattern wait for somebody's lock."""
+    query = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND query ILIKE :pattern"
+    )
+    with sessions() as session:
+        return session.scalar(query, {"pattern": pattern}) or 0
+
+
+def short_or_long(number: int) -> bytes:
+    return chat_line(
+        f"r{number}", BUILTIN_MODEL, f"Tell me about the number {number}.",
+        max_tokens=3 if number % 2 else 60, temperature=0,
+    )  # fmt: skip
 
 
 def test_a_killed_engine_worker_costs_only_what_was_in_flight(
     real_server: Server, real_sessions: SessionFactory
 ) -> None:
-    content = b"".join(
-        chat_line(
-            f"r{n}", BUILTIN_MODEL, f"Tell me about the number {n}.",
-            max_tokens=3 if n % 2 else 60, temperature=0,
-        )
-        for n in range(8)
-    )  # fmt: skip
-    batch_id = submit(real_server, content)
-    eventually(lambda: 0 < completed(real_server, batch_id) < 8, 120)
-    os.kill(real_server.pid("engine-1"), signal.SIGKILL)
-    job_id = wait_until_completed(real_server, batch_id, 200)
+    fire = Fire(real_server, 8, short_or_long)
+
+    def is_killed(batch_id: str) -> bool:
+        """Kill it between the first line and the last: it stands still while we make sure."""
+        if not fire.completed(batch_id):
+            return False
+        worker = fire.child("engine-1")
+        with stopped(worker):
+            if fire.completed(batch_id) == fire.lines:
+                return False
+            worker.kill()
+        return True
+
+    batch_id, _ = fire.catch(is_killed)
+    job_id = wait_until_completed(fire, batch_id, 150)
+    assert attempts(real_sessions, batch_id) == 2
     with real_sessions() as session:
         check_job(session, job_id)
-        retried = select(func.max(Shard.attempt)).where(Shard.job_id == job_id)
-        assert session.scalar(retried) == 2
         reasons = set(session.scalars(select(Worker.end_reason)))
         assert "exited" in reasons  # reported by the supervisor, not waited for
 
@@ -73,21 +69,25 @@ def test_a_killed_engine_worker_costs_only_what_was_in_flight(
 def test_a_cpu_worker_killed_while_it_reads_a_file_loses_nothing(
     stub_server: Server, stub_sessions: SessionFactory
 ) -> None:
-    good, bad = stub_lines(150), b"".join(b"{%d}\n" % n for n in range(60_000))
-    with stub_server.client() as client:
-        file = client.files.create(file=bad + good, purpose="batch")
-        batch_id = client.batches.create(
-            input_file_id=file.id,
-            endpoint="/v1/chat/completions",
-            completion_window="24h",
-            extra_body={"on_invalid": "skip"},
-        ).id
-    eventually(lambda: getattr(look(stub_server, batch_id), "phase", "") == "reading", 30)
-    worker = psutil.Process(stub_server.pid("cpu"))
-    for process in [*worker.children(recursive=True), worker]:
-        process.kill()
-    assert look(stub_server, batch_id).status == "validating"
-    job_id = wait_until_completed(stub_server, batch_id)
+    fire = Fire(stub_server)
+    good = b"".join(map(slow_line, range(150)))
+    bad = b"".join(b"{%d}\n" % n for n in range(6_000))  # so many that it writes in between
+    with stub_sessions() as session:
+        session.execute(text("LOCK TABLE work_items IN SHARE MODE"))  # it gets no further than that
+        with stub_server.client() as client:
+            file = client.files.create(file=good + bad, purpose="batch")
+            batch_id = client.batches.create(
+                input_file_id=file.id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+                extra_body={"on_invalid": "skip"},
+            ).id
+        eventually(lambda: waiting_for_locks(stub_sessions, "COPY%work_items%"))
+        assert getattr(fire.look(batch_id), "phase", "") == "reading"
+        kill(stub_server, "cpu")
+        assert fire.look(batch_id).status == "validating"
+        session.rollback()
+    job_id = wait_until_completed(fire, batch_id)
     with stub_sessions() as session:
         check_job(session, job_id)
 
@@ -95,59 +95,89 @@ def test_a_cpu_worker_killed_while_it_reads_a_file_loses_nothing(
 def test_a_flushed_broker_costs_seconds_and_no_line(
     stub_server: Server, stub_sessions: SessionFactory
 ) -> None:
-    urls = find_services(load_settings(stub_server.data_dir))
-    with redis.Redis.from_url(urls.broker_url) as broker:
-        broker.flushall()
-        batch_id = submit(stub_server, stub_lines(200))
-        broker.flushall()
-        eventually(lambda: completed(stub_server, batch_id) > 0, 60)
-        broker.flushall()
-    job_id = wait_until_completed(stub_server, batch_id)
+    fire = Fire(stub_server)
+    flush(stub_server)
+    batch_id = fire.submit()
+    flush(stub_server)
+    eventually(lambda: fire.completed(batch_id))
+    flush(stub_server)
+    job_id = wait_until_completed(fire, batch_id)
     with stub_sessions() as session:
         check_job(session, job_id)
 
 
-def lock_leases_of(session: Session, job_id: JobId, pid: int) -> tuple[UUID, datetime] | None:
-    """Lock what a process has leased of a job: to which worker, and when all of it has lapsed."""
-    leases = select(Worker.id, Shard.lease_expires_at).join(Shard, Shard.worker_id == Worker.id)
-    leases = leases.where(Shard.job_id == job_id, Worker.pid == pid).order_by(Shard.shard_no)
-    locked = session.execute(leases.with_for_update(of=Shard)).all()
-    if not locked:
-        session.rollback()
-        return None
-    return locked[0].id, max(row.lease_expires_at for row in locked)
-
-
-def both_wait(sessions: SessionFactory) -> bool:
-    """Whether a heartbeat and a pack of results wait for their leases' locks."""
-    query = (
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE wait_event_type = 'Lock' AND query ILIKE '%cardinality%FOR UPDATE%'"
-    )
-    with sessions() as session:
-        return (session.scalar(text(query)) or 0) >= 2
+def lock_leases(session: Session, job_id: JobId) -> tuple[UUID, int] | None:
+    """Lock what one of the workers has leased of a job: its id and that of its process."""
+    leased = (Shard.job_id == job_id, Shard.state == ShardState.LEASED)
+    some = select(Worker.id, Worker.pid).join(Shard, Shard.worker_id == Worker.id).where(*leased)
+    worker = session.execute(some.order_by(Worker.id).limit(1)).one_or_none()
+    if worker is not None:
+        mine = select(Shard.shard_no).where(*leased, Shard.worker_id == worker.id)
+        if session.scalars(mine.order_by(Shard.shard_no).with_for_update()).all():
+            return worker.id, worker.pid
+    session.rollback()
+    return None
 
 
 def test_a_worker_stopped_past_its_lease_has_its_late_results_refused_and_counted(
     stub_server: Server, stub_sessions: SessionFactory
 ) -> None:
-    batch_id = submit(stub_server, stub_lines(200))
-    job_id = job_id_of(batch_id)
-    pid = stub_server.pid("engine-1")
+    fire = Fire(stub_server, lines=200)
     with stub_sessions() as session:
-        # Once its results wait for our lock, it has some to bring when it goes on.
-        worker_id, lapsed_at = eventually(lambda: lock_leases_of(session, job_id, pid))
-        eventually(lambda: both_wait(stub_sessions))
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            clock = select(func.clock_timestamp())
-            eventually(lambda: session.scalars(clock).one() > lapsed_at)
-            assert requeue_leases_of(session, worker_id) > 0
+        batch_id, (worker_id, pid) = fire.catch(
+            lambda batch_id: lock_leases(session, job_id_of(batch_id))
+        )
+        # Once a heartbeat and a pack of results wait for our lock, it has some to bring when it
+        # goes on.
+        waiting = "%cardinality%FOR UPDATE%"
+        eventually(lambda: waiting_for_locks(stub_sessions, waiting) >= 2)
+        with stopped(psutil.Process(pid)):
+            lapsed = func.now() - text("interval '1 second'")
+            mine = update(Shard).where(Shard.worker_id == worker_id)
+            session.execute(mine.values(lease_expires_at=lapsed))
+            assert requeue_expired_leases(session) > 0
             session.commit()
-        finally:
-            os.kill(pid, signal.SIGCONT)
-    wait_until_completed(stub_server, batch_id)
+    job_id = wait_until_completed(fire, batch_id)
     with stub_sessions() as session:
         check_job(session, job_id)
         stale = select(Worker.stale_results).where(Worker.id == worker_id)
         assert (session.scalar(stale) or 0) > 0
+
+
+def test_each_planned_time_is_one_finished_job_whoever_is_killed(
+    stub_server: Server, stub_sessions: SessionFactory
+) -> None:
+    night = Night.begin(stub_server, stub_sessions, lines=40)
+
+    def is_started(planned_at: datetime) -> bool:
+        return night.state(planned_at) == "started"
+
+    kill(stub_server, "beat")
+    unwatched = night.come(0)
+    eventually(lambda: is_started(unwatched))
+
+    unheard = night.come(1)
+    eventually(lambda: night.state(unheard))
+    flush(stub_server)
+    eventually(lambda: is_started(unheard))
+
+    unread = night.come(2)
+    eventually(lambda: night.state(unread))
+    kill(stub_server, "cpu")
+    eventually(lambda: is_started(unread))
+
+    first = night.come(3)
+    eventually(lambda: night.state(first))
+    kill(stub_server, eventually(lambda: busy_worker(stub_server, stub_sessions)))
+    assert night.end()[0].planned_at == first == night.first - 3 * MINUTE
+
+
+def busy_worker(server: Server, sessions: SessionFactory) -> str | None:
+    """The engine worker that has lines of a schedule's job in hand."""
+    held = select(Worker.pid).join(Shard, Worker.id == Shard.worker_id)
+    held = held.join(Job, Job.id == Shard.job_id)
+    held = held.where(Worker.ended_at.is_(None), Job.schedule_id.is_not(None))
+    with sessions() as session:
+        pids = session.scalars(held.where(Shard.state == ShardState.LEASED)).all()
+    names = ("engine-1", "engine-2")
+    return next((name for name in names if server.pid(name) in pids), None)
