@@ -1,4 +1,4 @@
-"""One installation with the real model for all end-to-end tests."""
+"""One installation with the real model for those end-to-end tests that ask it."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from openai import OpenAI
 from runner.model_library import BUILTIN_MODEL
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # what lingers takes time and memory from the tests of others
 def server(tmp_path_factory: pytest.TempPathFactory, smollm2_folder: Path) -> Iterator[Server]:
     data_dir = tmp_path_factory.mktemp("installation")
     place = data_dir / "models" / BUILTIN_MODEL

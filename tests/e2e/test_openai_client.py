@@ -40,7 +40,7 @@ def wait(client: OpenAI, batch: Batch) -> Batch:
         found = client.batches.retrieve(batch.id)
         return found if found.status in ENDED else None
 
-    return eventually(ended, seconds=240)
+    return eventually(ended, seconds=150)
 
 
 def lines_of(client: OpenAI, file_id: str | None) -> list[dict]:  # type: ignore[type-arg]
@@ -173,7 +173,7 @@ def test_a_cancelled_batch_keeps_what_is_done_and_its_counts_add_up(client: Open
         for n in range(30)
     )
     batch = submit(client, content)
-    eventually(lambda: (client.batches.retrieve(batch.id).request_counts or 0).completed, 120)  # type: ignore[union-attr]
+    eventually(lambda: (client.batches.retrieve(batch.id).request_counts or 0).completed, 90)  # type: ignore[union-attr]
     cancelled = client.batches.cancel(batch.id)
     assert cancelled.status in ("cancelling", "cancelled")
     batch = wait(client, batch)

@@ -14,7 +14,7 @@ MODEL = "stub"
 LINES = 40
 HOSTILE = "<img src=x onerror=alert(1)>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-WAIT_MS = 60_000
+WAIT_MS = 90_000
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
@@ -31,6 +31,7 @@ def stub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def playwright() -> Iterator[Playwright]:
     with sync_playwright() as playwright:
+        expect.set_options(timeout=WAIT_MS)
         yield playwright
 
 
@@ -46,6 +47,7 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 def page(browser: Browser, stub_server: Server) -> Iterator[Page]:
     """A page that may open no dialog, report nothing and ask nobody but the server."""
     context = browser.new_context()
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     told: list[str] = []
     own = urlsplit(stub_server.url).netloc
@@ -89,7 +91,7 @@ def test_a_job_runs_before_the_eyes_of_whoever_handed_it_in(
 ) -> None:
     _sign_in(page, stub_server)
     _hand_in(page, hostile_file)
-    expect(page.locator(".chip")).to_have_text("completed", timeout=WAIT_MS)
+    expect(page.locator(".chip")).to_have_text("completed")
     expect(page.locator("h1")).to_contain_text(HOSTILE)
     expect(page.locator(".proof")).to_have_text(
         f"{LINES} succeeded + 1 failed = {LINES + 1} lines", use_inner_text=True
@@ -118,11 +120,11 @@ def test_the_list_follows_a_job_and_a_click_cancels_it(
     _hand_in(page, long)
     page.get_by_role("navigation").get_by_role("link", name="Jobs").click()
     row = page.get_by_role("row", name="long.jsonl")
-    expect(row.get_by_role("link", name="output")).to_be_visible(timeout=WAIT_MS)
+    expect(row.get_by_role("link", name="output")).to_be_visible()
     row.get_by_role("link", name="long.jsonl").click()
     page.get_by_text("Cancel…").click()
     page.get_by_role("button", name="Cancel this job").click()
-    expect(page.locator(".chip")).to_have_text("cancelled", timeout=WAIT_MS)
+    expect(page.locator(".chip")).to_have_text("cancelled")
     expect(page.locator(".proof")).to_contain_text("= 5,000 lines")
 
 
@@ -130,10 +132,11 @@ def test_the_page_works_without_a_script(
     browser: Browser, stub_server: Server, hostile_file: Path
 ) -> None:
     with browser.new_context(java_script_enabled=False) as context:
+        context.set_default_timeout(WAIT_MS)
         page = context.new_page()
         _sign_in(page, stub_server)
         _hand_in(page, hostile_file)
-        expect(page.locator(".chip")).to_have_text("completed", timeout=WAIT_MS)
+        expect(page.locator(".chip")).to_have_text("completed")
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_label("API key")).to_be_visible()
 

@@ -14,8 +14,8 @@ from runner.model_library import BUILTIN_MODEL
 CANARY = "Quetzalcoatl"
 
 
-# The worker may just give way to another test's model.
-NOT_YET = ("is starting", "No engine worker", "ended before it had a line")
+# The worker may just give way to another test's model, or hear of an order when it has lapsed.
+NOT_YET = ("is starting", "No engine worker", "ended before it had a line", "does not answer")
 
 
 def profile(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +37,7 @@ def test_a_profile_shows_where_the_time_goes_and_nothing_of_the_lines(
             done = profile(server, *words, "-o", str(trace))
             return None if any(word in done.stderr for word in NOT_YET) else done
 
-        return eventually(ask, 120)
+        return eventually(ask, 150)
 
     idle = of_a_worker("--wait", "4")
     assert (idle.returncode, trace.exists()) == (1, False), idle.stderr

@@ -21,7 +21,7 @@ from runner.embedded import recorded
 from runner.offline.place import Place
 
 STUB = "stub:?rows=4&step_ms=20"
-MANY = 500  # lines that a busy machine does not finish while it is looked at
+MANY = 400  # lines that a busy machine does not finish while it is looked at
 Ledger = dict[int, tuple[object, ...]]
 
 
