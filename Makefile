@@ -9,6 +9,9 @@ WORKLOAD ?= bench/workloads/mixed-16.jsonl
 EXAMPLES ?= 500
 TEST_PROCESSES ?= 2
 
+# Some images forbid Python to keep compiled code; here hundreds of processes start anew from it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo test check bench bench-peers bench-growth bench-quality fuzz sanitize clean
 
 help:  ## Show these commands
