@@ -4,11 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from live_worker import hurry, quick_beats, start_worker
 from timetable import Timetable
 from workshop import Workshop
 
 from runner.config import Settings
 from runner.db.session import SessionFactory
+
+__all__ = ["hurry", "quick_beats", "start_worker"]  # fixtures of any test of this folder
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from live_worker import MakeWorkshop, StartWorker, finish, settled, wait_until
 from sqlalchemy import func, select, update
-from test_engine_worker import MakeWorkshop, StartWorker, finish, settled, start_worker, wait_until
 from workshop import Workshop, make_item, make_items
 
 from runner.db.models import JobWaste, Usage, Worker, WorkerDay
@@ -27,8 +27,6 @@ from runner.services.workers import beat
 from runner.worker.energy import PowerLog, RaplMeter, find_meter
 from runner.worker.nvml import GpuMeter
 from runner.worker.time_sheet import TimeSheet
-
-__all__ = ["start_worker"]
 
 
 def accounts(workshop: Workshop) -> list[WorkerAccount]:
