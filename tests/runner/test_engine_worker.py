@@ -5,14 +5,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 from live_worker import PATIENCE, MakeWorkshop, StartWorker, finish, settled, wait_until
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
+from standstill import standstill
 from workshop import Workshop, make_item, make_items
 
 from runner.db.models import Job, Profile, Shard, Worker
@@ -25,28 +25,6 @@ from runner.services.worker_time import worker_accounts
 from runner.worker import engine_worker, feeder, keeper, resident_model, writer
 from runner.worker.step_loop import StepLoop
 from runner.worker.step_report import StepReport
-
-
-@contextmanager
-def stood_still() -> Iterator[list[float]]:
-    """For how many seconds nothing in this process ran, each time that it overslept."""
-    stood: list[float] = []
-    over = threading.Event()
-
-    def watch() -> None:
-        before = time.monotonic()
-        while not over.wait(0.005):
-            now = time.monotonic()
-            stood.extend([late] if (late := now - before - 0.01) > 0 else [])
-            before = now
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield stood
-    finally:
-        over.set()
-        watcher.join()
 
 
 def content_without_ids(workshop: Workshop, job_id: object) -> bytes:
@@ -472,7 +450,7 @@ def test_a_worker_has_the_models_of_a_job_one_after_the_other(
     named = ["org/stub", "org/other"] * 6
     lines = [make_item(f"line-{n}", model=name) for n, name in enumerate(named)]
     job_id = workshop.make_job(lines)
-    with stood_still() as stood:
+    with standstill(0.01) as lost:
         start_worker(workshop)
         finish(workshop, job_id)
     assert workshop.job(job_id).totals.succeeded == 12
@@ -486,7 +464,7 @@ def test_a_worker_has_the_models_of_a_job_one_after_the_other(
     with workshop.sessions() as session:
         accounts = {account.worker_id: account for account in worker_accounts(session)}
     account = accounts[first.id]
-    assert abs(account.gap) < 0.05 + sum(stood) * 1e6 / account.wall_us
+    assert abs(account.gap) < 0.05 + lost.us / account.wall_us
     assert not any(shard.state == "leased" for shard in workshop.shards(job_id))
 
 

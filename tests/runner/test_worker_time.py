@@ -1,16 +1,14 @@
 """Where a worker's wall time goes: shares of lines, idle, load and waste are all of it."""
 
 import ctypes
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from live_worker import MakeWorkshop, StartWorker, finish, settled, wait_until
 from sqlalchemy import func, select, update
+from standstill import standstill
 from workshop import Workshop, make_item, make_items
 
 from runner.db.models import JobWaste, Usage, Worker, WorkerDay
@@ -34,39 +32,7 @@ def accounts(workshop: Workshop) -> list[WorkerAccount]:
         return worker_accounts(session)
 
 
-class Standstill:
-    """For how long this process was kept from running: a clock that hears of it, and its sum."""
-
-    def __init__(self) -> None:
-        self.us = 0
-        self._over = threading.Event()
-
-    def watch(self) -> None:
-        before = time.monotonic_ns()
-        while not self._over.wait(0.01):
-            now = time.monotonic_ns()
-            late = (now - before) // 1000
-            self.us += late if late > _STALL_US else 0
-            before = now
-
-    def end(self) -> None:
-        self._over.set()
-
-
-_STALL_US = 100_000  # what is shorter is the ordinary taking of turns
-
-
-@contextmanager
-def standstill() -> Iterator[Standstill]:
-    """Watches while something is measured that a standstill would falsify."""
-    watched = Standstill()
-    thread = threading.Thread(target=watched.watch)
-    thread.start()
-    try:
-        yield watched
-    finally:
-        watched.end()
-        thread.join()
+_TURN_SECONDS = 0.1  # what is shorter is the ordinary taking of turns
 
 
 def test_shares_idle_load_and_waste_are_the_wall_time(
@@ -76,7 +42,7 @@ def test_shares_idle_load_and_waste_are_the_wall_time(
     bad = make_item("bad", max_tokens="many")
     job_id = workshop.make_job([*make_items(64), bad])
     other = workshop.make_job(make_items(2_000))
-    with standstill() as lost:
+    with standstill(_TURN_SECONDS) as lost:
         live = start_worker(workshop)
         finish(workshop, job_id)
         wait_until(lambda: settled(workshop, other) > 0)
