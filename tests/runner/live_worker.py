@@ -9,6 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from patience import PATIENCE, wait_until
 from sqlalchemy import select
 from workshop import Workshop
 
@@ -19,14 +20,6 @@ from runner.doorbell import Bell, Ring
 from runner.worker.engine_worker import EngineWorker
 
 MakeWorkshop = Callable[..., Workshop]
-PATIENCE = 90.0
-
-
-def wait_until(reached: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 @dataclass

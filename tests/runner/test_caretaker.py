@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from patience import PATIENCE, wait_until
 from sqlalchemy import select
 from workshop import Workshop
 
@@ -17,15 +18,7 @@ from runner.services.closing import close_job
 from runner.services.ingest import run_ingest
 from runner.services.retention_rule import MOST_DAYS, set_rule
 
-PATIENCE = 90.0
 MakeCaretaker = Callable[[Callable[[Ring], None]], Caretaker]
-
-
-def wait_until(reached: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 @pytest.fixture

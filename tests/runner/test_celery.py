@@ -5,8 +5,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 from kombu import Consumer
+from patience import PATIENCE, wait_until
 from sqlalchemy import func, select, update
 from workshop import Workshop
 
@@ -23,15 +23,6 @@ from runner.db.models import Worker
 from runner.domain.ids import new_uuid
 from runner.doorbell import Bell, Ring
 from runner.runtime import Runtime, open_runtime
-
-PATIENCE = 90.0
-
-
-def wait_until(reached: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from live_worker import PATIENCE, MakeWorkshop, StartWorker, finish, settled, wait_until
+from live_worker import MakeWorkshop, StartWorker, finish, settled
+from patience import PATIENCE, wait_until
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session

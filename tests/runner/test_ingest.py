@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from patience import PATIENCE
 from sqlalchemy import func, select, text, update
 from workshop import MODEL, Workshop, joined, make_item, make_items
 
@@ -22,7 +23,6 @@ from runner.services.files import delete_file
 from runner.services.models import PriceList, set_price
 
 MakeWorkshop = Callable[..., Workshop]
-PATIENCE = 90.0
 
 
 def counts(workshop: Workshop) -> list[int]:

@@ -3,13 +3,13 @@
 import threading
 
 import pytest
+from patience import PATIENCE
 
 from runner.domain.ids import new_uuid
 from runner.doorbell import Bell, Ring
 from runner.ringer import Ringer
 
 WAKE = Ring(Bell.WAKE)
-PATIENCE = 90.0
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from patience import PATIENCE
 from test_line_bodies import HELLO, lease_for, line_of
 
 from runner.domain.leases import ItemInput, Lease, ShardKey
@@ -18,8 +19,6 @@ from runner.worker.lines import Ended, Revoked
 from runner.worker.step_loop import StepLoop
 from runner.worker.step_profile import StepProfile
 from runner.worker.time_sheet import TimeSheet
-
-PATIENCE = 90.0
 
 
 class Refusing(StubBackend):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE, wait_until
 
 from runner.config import load_settings
 from runner.embedded import EmbeddedServices, ServiceUrls, running
@@ -76,7 +77,6 @@ while True:
 """
 
 Row = tuple[str, str, Sequence[str], float]
-PATIENCE = 90.0
 
 
 class Run:
@@ -158,13 +158,6 @@ def child(events: Path, name: str, role: str, *ways: str, grace: float = 60.0) -
     return (name, role, (sys.executable, str(script), name, str(events), *ways), grace)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def events_of(path: Path, kind: str) -> dict[str, int]:
     """Name and pid of each event of a kind, in order."""
     lines = path.read_text().splitlines() if path.exists() else []
@@ -200,7 +193,7 @@ def test_term_stops_the_children_in_order_and_exits_with_zero(
         for name in ("web", "beat", "cpu", "engine-1", "engine-2")
     ]
     run = supervise(*table)
-    wait_for(lambda: len(events_of(events, "start")) == 5)
+    wait_until(lambda: len(events_of(events, "start")) == 5)
     assert is_up(run.data_dir)
     assert run.stop() == 0
     names = list(events_of(events, "end"))
@@ -214,7 +207,7 @@ def test_term_stops_the_children_in_order_and_exits_with_zero(
 def test_ctrl_c_reaches_only_the_supervisor(tmp_path: Path, supervise: Supervise) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "web", "WEB"))
-    wait_for(lambda: "web" in events_of(events, "start"))
+    wait_until(lambda: "web" in events_of(events, "start"))
     pid = events_of(events, "start")["web"]
     assert os.getsid(pid) == os.getpgid(pid) == pid
     run.process.send_signal(signal.SIGINT)
@@ -232,7 +225,7 @@ def test_a_child_that_dies_is_reported_and_restarted_with_growing_delay(
         children = children_of(run.data_dir)
         return "engine-1" in children and children["engine-1"].restarts >= 2
 
-    wait_for(restarted_twice)
+    wait_until(restarted_twice)
     assert run.stop() == 0
     said = run.said()
     told = [str(words[1]) for words in said if words[0] == "told" and "ended" in str(words[1])]
@@ -249,10 +242,10 @@ def test_a_killed_child_comes_back_without_what_it_forked(
 ) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "cpu", "CPU", "fork"))
-    wait_for(lambda: len(events_of(events, "start")) == 2)
+    wait_until(lambda: len(events_of(events, "start")) == 2)
     first = events_of(events, "start")
     os.kill(first["cpu"], signal.SIGKILL)
-    wait_for(lambda: events_of(events, "start")["cpu"] != first["cpu"])
+    wait_until(lambda: events_of(events, "start")["cpu"] != first["cpu"])
     assert not alive(first["cpu-fork"])
     assert run.stop() == 0
     assert ["dead", first["cpu"]] in run.said()
@@ -263,7 +256,7 @@ def test_a_child_that_cannot_be_started_just_now_is_started_later(
 ) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "web", "WEB"))
-    wait_for(lambda: "web" in events_of(events, "start"))
+    wait_until(lambda: "web" in events_of(events, "start"))
     first = events_of(events, "start")["web"]
     logs = run.data_dir / "logs"
     logs.rename(tmp_path / "aside")
@@ -271,7 +264,7 @@ def test_a_child_that_cannot_be_started_just_now_is_started_later(
     run.hear("web could not be started")
     assert run.process.poll() is None
     (tmp_path / "aside").rename(logs)
-    wait_for(lambda: events_of(events, "start")["web"] != first)
+    wait_until(lambda: events_of(events, "start")["web"] != first)
     assert run.stop() == 0
 
 
@@ -303,7 +296,7 @@ def test_what_ignores_term_is_killed_after_its_grace_with_all_it_forked(
 ) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "engine-1", "ENGINE", "deaf", "fork", grace=0.3))
-    wait_for(lambda: len(events_of(events, "start")) == 2)
+    wait_until(lambda: len(events_of(events, "start")) == 2)
     pids = events_of(events, "start")
     assert run.stop() == 0
     assert not any(alive(pid) for pid in pids.values())
@@ -315,7 +308,7 @@ def test_what_ignores_term_is_killed_after_its_grace_with_all_it_forked(
 def test_a_second_signal_skips_the_grace(tmp_path: Path, supervise: Supervise) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "engine-1", "ENGINE", "deaf", grace=600.0))
-    wait_for(lambda: "engine-1" in events_of(events, "start"))
+    wait_until(lambda: "engine-1" in events_of(events, "start"))
     run.process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     assert run.process.poll() is None
@@ -337,9 +330,9 @@ def test_a_second_signal_does_not_wait_for_a_preparation(supervise: Supervise) -
 def test_children_end_when_the_supervisor_is_killed(tmp_path: Path, supervise: Supervise) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "web", "WEB"), child(events, "engine-1", "ENGINE"))
-    wait_for(lambda: len(events_of(events, "start")) == 2)
+    wait_until(lambda: len(events_of(events, "start")) == 2)
     run.process.kill()
-    wait_for(lambda: not any(alive(pid) for pid in events_of(events, "start").values()))
+    wait_until(lambda: not any(alive(pid) for pid in events_of(events, "start").values()))
     assert len(events_of(events, "end")) == 2
     assert not is_up(run.data_dir)
 
@@ -349,20 +342,20 @@ def test_what_outlived_a_killed_supervisor_is_ended_by_the_next(
 ) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "cpu", "CPU", "deaf", "fork"))
-    wait_for(lambda: len(events_of(events, "start")) == 2)
-    wait_for(lambda: "cpu" in children_of(run.data_dir))
+    wait_until(lambda: len(events_of(events, "start")) == 2)
+    wait_until(lambda: "cpu" in children_of(run.data_dir))
     run.process.kill()
     run.process.wait()
     pids = events_of(events, "start")
     assert all(alive(pid) for pid in pids.values())
     assert sweep_remnants(run.data_dir, grace_seconds=0.2) == [pids["cpu"]]
-    wait_for(lambda: not any(alive(pid) for pid in pids.values()))
+    wait_until(lambda: not any(alive(pid) for pid in pids.values()))
 
 
 def test_a_pid_that_was_reused_is_spared(tmp_path: Path, supervise: Supervise) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "web", "WEB"))
-    wait_for(lambda: "web" in children_of(run.data_dir))
+    wait_until(lambda: "web" in children_of(run.data_dir))
     run.process.kill()
     run.process.wait()
     # The new owner of the number is a later process than the old one.
@@ -380,7 +373,7 @@ def test_a_pid_that_was_reused_is_spared(tmp_path: Path, supervise: Supervise) -
 def test_a_second_supervisor_is_refused(tmp_path: Path, supervise: Supervise) -> None:
     events = tmp_path / "events"
     first = supervise(child(events, "web", "WEB"))
-    wait_for(lambda: "web" in events_of(events, "start"))
+    wait_until(lambda: "web" in events_of(events, "start"))
     second = supervise(child(events, "other", "WEB"))
     _, errors = second.process.communicate(timeout=PATIENCE)
     assert second.process.returncode != 0
@@ -400,7 +393,7 @@ def test_readiness_is_announced_once_the_page_answers(tmp_path: Path, supervise:
         state = read_up_state(run.data_dir)
         return state is not None and state.ready
 
-    wait_for(ready)
+    wait_until(ready)
     run.stop()
     assert ["ready", f"http://127.0.0.1:{port}"] in run.said()
 
@@ -410,16 +403,16 @@ def test_services_that_die_are_started_again_at_the_same_address(
 ) -> None:
     events = tmp_path / "events"
     run = supervise(child(events, "web", "WEB"), services=True)
-    wait_for(lambda: "web" in events_of(events, "start"))
+    wait_until(lambda: "web" in events_of(events, "start"))
     urls = running(run.data_dir)
     assert urls is not None
-    wait_for(lambda: bool(children_of(run.data_dir)))
+    wait_until(lambda: bool(children_of(run.data_dir)))
     pids = services_of(run.data_dir)
     assert len(pids) == 2
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: len(services_of(run.data_dir) - pids) == 2)
-    wait_for(lambda: running(run.data_dir) == urls)
+    wait_until(lambda: len(services_of(run.data_dir) - pids) == 2)
+    wait_until(lambda: running(run.data_dir) == urls)
     assert len(events_of(events, "start")) == 1
     assert run.stop() == 0
     assert running(run.data_dir) is None
@@ -431,16 +424,16 @@ def test_services_outlive_a_killed_supervisor_and_are_taken_over(
 ) -> None:
     events = tmp_path / "events"
     first = supervise(child(events, "web", "WEB"), services=True)
-    wait_for(lambda: "web" in children_of(first.data_dir))
-    wait_for(lambda: "web" in events_of(events, "start"))
+    wait_until(lambda: "web" in children_of(first.data_dir))
+    wait_until(lambda: "web" in events_of(events, "start"))
     before = read_up_state(first.data_dir)
     first.process.kill()
     first.process.wait()
     assert running(first.data_dir) is not None
     events.unlink()
     second = supervise(child(events, "web", "WEB"), services=True)
-    wait_for(lambda: "web" in events_of(events, "start"))
-    wait_for(lambda: "web" in children_of(second.data_dir))
+    wait_until(lambda: "web" in events_of(events, "start"))
+    wait_until(lambda: "web" in children_of(second.data_dir))
     after = read_up_state(second.data_dir)
     assert before is not None
     assert after is not None

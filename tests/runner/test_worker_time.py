@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_worker import MakeWorkshop, StartWorker, finish, settled, wait_until
+from live_worker import MakeWorkshop, StartWorker, finish, settled
+from patience import wait_until
 from sqlalchemy import func, select, update
 from standstill import standstill
 from workshop import Workshop, make_item, make_items
