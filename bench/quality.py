@@ -30,8 +30,9 @@ from transformers import AutoModelForCausalLM
 from engine.attention import open_attention
 from engine.attention.backend import BatchLayout
 from engine.llm_engine import LLMEngine
-from engine.models import PaddedModel, load_model
+from engine.models import load_model
 from engine.models.calibration import TEXT as CALIBRATION_TEXT
+from engine.models.padded import PaddedModel
 from engine.sampling_params import SamplingParams
 from engine.tokenizer import Tokenizer
 from runner.config import Settings

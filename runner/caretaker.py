@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from runner.config import Settings
 from runner.db.outages import cause_of
 from runner.db.session import OUTAGES, SessionFactory
-from runner.doorbell import Ring, connect_doorbell
+from runner.domain.rings import Ring
+from runner.doorbell import connect_doorbell
 from runner.services.reconcile import Contact, keep_house, reconcile
 
 logger = logging.getLogger(__name__)

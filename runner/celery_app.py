@@ -8,7 +8,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 
 CPU_QUEUE = "cpu"
 ENGINE_QUEUE = "engine"

@@ -6,7 +6,8 @@ import threading
 import time
 from collections import deque
 
-from runner.doorbell import Ring, Send
+from runner.domain.rings import Ring
+from runner.doorbell import Send
 
 logger = logging.getLogger(__name__)
 

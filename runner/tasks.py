@@ -14,7 +14,7 @@ from click import Option
 from runner.caretaker import Caretaker
 from runner.config import load_settings
 from runner.domain.errors import StorageFull
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.log import configure_logging
 from runner.runtime import Runtime, open_runtime
 from runner.services.closing import close_job

@@ -11,7 +11,8 @@ import openvino_genai
 from turns import Rows, Run, take_turns
 
 
-def load(model: str) -> Run:
+def load(model: str, dtype: str) -> Run:
+    precision = {"bfloat16": "bf16", "float32": "f32"}[dtype]
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = 4  # GB
     scheduler.max_num_seqs = 256
@@ -22,7 +23,7 @@ def load(model: str) -> Run:
     def run(rows: Rows) -> tuple[float, list[list[int]]]:
         # A prefix cache can't be emptied, so each run has a pipeline of its own.
         pipeline = openvino_genai.ContinuousBatchingPipeline(
-            model, scheduler, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"}
+            model, scheduler, "CPU", {"INFERENCE_PRECISION_HINT": precision}
         )
         started = time.perf_counter()
         handles = [

@@ -13,8 +13,8 @@ BATCH = 64
 PAD = 0
 
 
-def load(model: str) -> Run:
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+def load(model: str, dtype: str) -> Run:
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
 
     def run(rows: Rows) -> tuple[float, list[list[int]]]:
         started = time.perf_counter()

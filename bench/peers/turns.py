@@ -1,6 +1,6 @@
 """What the peers' scripts share: load a model once, then run one workload after the other.
 
-``python PEER.py MODEL`` says READY when it has loaded. Each line of its standard input,
+``python PEER.py MODEL DTYPE`` says READY when it has loaded. Each line of its standard input,
 ``{"workload": path, "out": path}``, is one run; it writes the generated ids to ``out`` and prints
 ``RESULT {"seconds": s}``. It ends with its input. Each peer has an environment of its own, so this
 file imports nothing but the standard library.
@@ -17,9 +17,9 @@ Run = Callable[[Rows], tuple[float, list[list[int]]]]
 """Answers rows with a cold prefix cache: seconds from the first row added, and the ids of each."""
 
 
-def take_turns(load: Callable[[str], Run]) -> None:
+def take_turns(load: Callable[[str, str], Run]) -> None:
     """Serve runs until the input ends."""
-    run = load(sys.argv[1])
+    run = load(sys.argv[1], sys.argv[2])
     print("READY", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)

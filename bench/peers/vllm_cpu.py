@@ -6,10 +6,8 @@ from turns import Rows, Run, take_turns
 from vllm import LLM, SamplingParams
 
 
-def load(model: str) -> Run:
-    llm = LLM(
-        model, dtype="bfloat16", max_model_len=4096, max_num_seqs=256, enable_prefix_caching=True
-    )
+def load(model: str, dtype: str) -> Run:
+    llm = LLM(model, dtype=dtype, max_model_len=4096, max_num_seqs=256, enable_prefix_caching=True)
     warm_up = SamplingParams(temperature=0, max_tokens=4)
     llm.generate([{"prompt_token_ids": [5, 6, 7]}], warm_up, use_tqdm=False)
 

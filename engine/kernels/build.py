@@ -5,7 +5,6 @@ this processor and this compiler have. That keeps the sources free of dispatch; 
 several machines share holds one library for each set.
 """
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -115,32 +114,6 @@ def build(level: Level, folder: Path, extra_options: tuple[str, ...] = ()) -> Pa
     except OSError as error:
         raise KernelsUnavailable(f"{folder} can't be written ({error.strerror})") from error
     return path
-
-
-def cache_folder() -> Path:
-    """A folder of this user's own for compiled libraries, created when it is missing.
-
-    Code is loaded from it, so a folder that somebody else could write is not taken.
-
-    Raises:
-        KernelsUnavailable: there is none.
-    """
-    user = os.getuid()
-    candidates = [Path(tempfile.gettempdir()) / f"tokenmill-kernels-{user}"]
-    with contextlib.suppress(RuntimeError):  # a user without a home
-        candidates.insert(0, Path.home() / ".cache" / "tokenmill" / "kernels")
-    for folder in candidates:
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = folder.stat()
-        except OSError:
-            continue
-        is_private = status.st_uid == user and not status.st_mode & 0o022
-        if is_private and os.access(folder, os.W_OK):
-            return folder
-    raise KernelsUnavailable(
-        f"no private folder to compile into ({', '.join(map(str, candidates))}); make one writable"
-    )
 
 
 def _key(compiler: str, options: tuple[str, ...]) -> str:

@@ -6,17 +6,19 @@ import logging
 from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 
+from engine.cache_folder import NoCacheFolder, cache_folder
 from engine.kernels.build import (
     KernelsUnavailable,
     Level,
     build,
-    cache_folder,
     find_compiler,
     usable_levels,
 )
 
 logger = logging.getLogger(__name__)
 
+KIND = "kernels"
+"""Of cached things."""
 FLOAT32, BFLOAT16 = 0, 1
 """TmDtype of attention.h."""
 POOL_PLAIN, POOL_INT8 = 0, 1
@@ -161,10 +163,12 @@ class Kernels:
     Attributes:
         level: its instruction set.
         functions: its C functions; the headers under `cpu/` describe them.
+        name: of this library, which another compiler or other sources would change.
     """
 
     def __init__(self, path: Path, level: Level) -> None:
         self.level = level
+        self.name = path.stem
         self.functions = ctypes.CDLL(str(path))
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self.functions, name)
@@ -201,7 +205,10 @@ def _load_best() -> Kernels:
     if not levels:
         raise KernelsUnavailable("the processor is not an x86-64 with AVX2")
     find_compiler()
-    folder = cache_folder()
+    try:
+        folder = cache_folder(KIND)
+    except NoCacheFolder as error:
+        raise KernelsUnavailable(str(error)) from None
     failures: list[str] = []
     for level in levels:
         try:

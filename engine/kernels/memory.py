@@ -38,14 +38,24 @@ class Arena:
 
     def take(self, size: int) -> int:
         """Address of the next `size` bytes; they live as long as the arena."""
-        address = int(self._memory.ctypes.data) + self._used
+        address = self.base + self._used
         self._used += padded(size)
         assert self._used <= len(self._memory), "the arena was made too small"
         return address
 
+    @property
+    def base(self) -> int:
+        """Address of the first byte."""
+        return int(self._memory.ctypes.data)
+
+    @property
+    def used(self) -> npt.NDArray[np.uint8]:
+        """The bytes that have been handed out, from the first one on."""
+        return self._memory[: self._used]
+
     def give_back(self, address: int, size: int) -> None:
         """Let go of the whole pages of a part that nobody reads any more."""
-        start = address - int(self._memory.ctypes.data)
+        start = address - self.base
         first, end = -(-start // mmap.PAGESIZE), (start + size) // mmap.PAGESIZE
         if end > first and hasattr(mmap, "MADV_DONTNEED"):
             length = (end - first) * mmap.PAGESIZE

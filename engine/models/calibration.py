@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.models.hf import LoadedModel
 from engine.models.llama import Parts
+from engine.models.loaded import LoadedModel
 
 TEXT = """\
 The river had been rising since Tuesday. At 6:40 in the morning Mr. Okafor called the bridge office:

@@ -4,19 +4,16 @@ import ctypes
 
 import numpy as np
 import torch
-from torch import nn
 
 from engine.attention import AttentionBackend
-from engine.attention.cpu import DTYPES, CpuAttention, num_threads
+from engine.attention.cpu import CpuAttention, num_threads
 from engine.errors import NotPaged
-from engine.kernels import Kernels, KernelsUnavailable, load_kernels
-from engine.kernels.library import Layer, Matrix, Profile, Stack, Step
-from engine.kernels.memory import Arena, padded, zeroed
+from engine.kernels import Kernels
+from engine.kernels.library import Profile, Step
+from engine.kernels.memory import zeroed
 from engine.models.calibration import Reach
-from engine.models.hf import LoadedModel
 from engine.models.likeliest import Likeliest, Wanted
-from engine.models.llama import LayerParts, NotFusable, Parts, Rotations, take_apart
-from engine.models.low_bits import PANEL
+from engine.models.packing import PackedModel
 from engine.models.quantised import QuantisedLayers
 from engine.tracing import stretch
 
@@ -26,33 +23,19 @@ class FusedModel:
 
     Attributes:
         shapes, options, vocab_size, hidden_size, max_model_len, device, dtype, name: as there.
+        packed: what it computes from.
     """
 
-    def __init__(self, model: LoadedModel) -> None:
-        """Take the weights out of `model`, which can't run after that.
-
-        Raises:
-            NotFusable: the model is not of this shape, or there are no kernels; it is whole.
-        """
-        if model.device.type != "cpu" or model.dtype not in DTYPES:
-            raise NotFusable(f"the kernels don't know {model.dtype} on {model.device}")
-        try:
-            kernels = load_kernels()
-        except KernelsUnavailable as error:
-            raise NotFusable(str(error)) from None
-        parts = take_apart(model)
-        self.shapes, self.options = model.shapes, model.options
-        self.vocab_size = model.vocab_size
-        self.max_model_len = model.max_model_len
-        self.device, self.dtype = model.device, model.dtype
-        self.name = f"{model.name} (fused layers)"
-        self._profile = Profile()
-        self.hidden_size = parts.embedding.embedding_dim
+    def __init__(self, packed: PackedModel, kernels: Kernels) -> None:
+        self.packed = packed
+        self.shapes, self.options = packed.shapes, packed.options
+        self.vocab_size, self.hidden_size = packed.vocab_size, packed.hidden_size
+        self.max_model_len = packed.max_model_len
+        self.device, self.dtype = torch.device("cpu"), packed.dtype
+        self.name = f"{packed.name} (fused layers)"
+        self._stack = packed.stack
         self._functions = kernels.functions
-        self._rotations = Rotations(parts)
-        self._num_heads = parts.layers[0].query.out_features // model.shapes[0].key_dim
-        self._weights = _PackedWeights(kernels, parts, model.dtype)
-        self._stack = self._weights.stack
+        self._profile = Profile()
         self._quantised: QuantisedLayers | None = None
         self._workspace = zeroed(0)
         self._logits = torch.empty(0, self.vocab_size)
@@ -60,7 +43,7 @@ class FusedModel:
     def quantise(self, weights: str, reaches: list[Reach]) -> None:
         """Round the layers' weights to "int8" or "int4" from now on; QuantisedLayers says how."""
         self._quantised = QuantisedLayers(
-            self._stack, self._weights.arena, self.dtype, weights, reaches
+            self._stack, self.packed.arena, self.dtype, weights, reaches
         )
         self.name = f"{self.name.removesuffix(')')}, weights in {weights})"
 
@@ -125,7 +108,7 @@ class FusedModel:
         if not isinstance(attention, CpuAttention):
             raise NotPaged(f"{self.name} needs attention in C++, not {attention.name}")
         pools = self._bind(attention)
-        cosine, sine = self._rotations.of(positions)
+        cosine, sine = self.packed.rotations.of(positions)
         token_ids, rows = token_ids.contiguous(), rows.contiguous()
         step = Step(
             plan=attention.plan,
@@ -155,7 +138,7 @@ class FusedModel:
         """Tell each layer its attention; returns the addresses of the pools."""
         for index, options in enumerate(self.options):
             self._stack.layers[index].attention = attention.layer_shape(
-                index, self._num_heads, options
+                index, self.packed.num_heads, options
             )
         addresses = [attention.pool_address(index) for index in range(len(self.options))]
         return (ctypes.c_void_p * len(addresses))(*addresses)
@@ -175,101 +158,3 @@ class FusedModel:
         if len(self._workspace) < size:
             self._workspace = zeroed(size)
         return int(self._workspace.ctypes.data)
-
-
-class _PackedWeights:
-    """The weights in the kernels' layout; each original is let go as soon as it is packed."""
-
-    def __init__(self, kernels: Kernels, parts: Parts, dtype: torch.dtype) -> None:
-        self._functions = kernels.functions
-        self._dtype = dtype
-        self.arena = Arena(self._arena_bytes(parts))
-        # The head first: its weight may be the embedding's, which stays.
-        head = self._matrix([parts.head], 1)
-        self._embedding = parts.embedding.weight.detach().contiguous()
-        layers = (Layer * len(parts.layers))(*[self._layer(layer) for layer in parts.layers])
-        self.stack = Stack(
-            dtype=DTYPES[dtype],
-            num_layers=len(parts.layers),
-            hidden=parts.embedding.embedding_dim,
-            intermediate=parts.layers[0].down.in_features,
-            epsilon=parts.epsilon,
-            rotary_dim=parts.rotary_dim,
-            layers=layers,
-            embedding=self._embedding.data_ptr(),
-            final_norm=self._vector(parts.final_norm.get_parameter("weight")),
-            head=head,
-        )
-
-    def _layer(self, parts: LayerParts) -> Layer:
-        layer = Layer(
-            input_norm=self._vector(parts.input_norm.get_parameter("weight")),
-            mlp_norm=self._vector(parts.mlp_norm.get_parameter("weight")),
-            qkv=self._matrix([parts.query, parts.key, parts.value], 1),
-            out=self._matrix([parts.out], 1),
-            gate_up=self._matrix([parts.gate, parts.up], 2),
-            down=self._matrix([parts.down], 1),
-        )
-        if parts.query_norm is not None and parts.key_norm is not None:
-            layer.query_norm = self._vector(parts.query_norm.get_parameter("weight"))
-            layer.key_norm = self._vector(parts.key_norm.get_parameter("weight"))
-        return layer
-
-    def _matrix(self, linears: list[nn.Linear], step: int) -> Matrix:
-        """Linear layers of the same inputs as one: one behind the other, or by panels in turn."""
-        inputs = linears[0].in_features
-        panels = [-(-linear.out_features // PANEL) for linear in linears]
-        address = self.arena.take(sum(panels) * PANEL * inputs * self._dtype.itemsize)
-        for index, linear in enumerate(linears):
-            first = sum(panels[:index]) if step == 1 else index
-            weight = linear.weight.detach().contiguous()
-            self._functions.tm_pack(
-                weight.data_ptr(),
-                linear.out_features,
-                inputs,
-                DTYPES[self._dtype],
-                address,
-                first,
-                step,
-            )
-        bias = _joined_bias(linears, step)
-        matrix = Matrix(
-            panels=address,
-            bias=None if bias is None else self._vector(bias),
-            outputs=sum(linear.out_features for linear in linears),
-            inputs=inputs,
-        )
-        for linear in linears:
-            linear.weight = nn.Parameter(torch.empty(0), requires_grad=False)
-        return matrix
-
-    def _vector(self, values: torch.Tensor) -> int:
-        """Address of a copy in float32."""
-        values = values.detach().float().contiguous()
-        address = self.arena.take(values.numel() * 4)
-        ctypes.memmove(address, values.data_ptr(), values.numel() * 4)
-        return address
-
-    def _arena_bytes(self, parts: Parts) -> int:
-        layers = parts.layers
-        linears = [parts.head, *(linear for layer in layers for linear in layer.linears)]
-        norms = [parts.final_norm, *(norm for layer in layers for norm in layer.norms)]
-        size = 0
-        for linear in linears:
-            panels = -(-linear.out_features // PANEL)
-            size += padded(panels * PANEL * linear.in_features * self._dtype.itemsize)
-            size += padded(linear.out_features * 4)
-        return size + sum(padded(norm.get_parameter("weight").numel() * 4) for norm in norms)
-
-
-def _joined_bias(linears: list[nn.Linear], step: int) -> torch.Tensor | None:
-    """[outputs] in the order of the joined layer; zeros where one of them has none."""
-    if all(linear.bias is None for linear in linears):
-        return None
-    parts = [
-        torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
-        for linear in linears
-    ]
-    if step == 1:
-        return torch.cat(parts)
-    return torch.stack([part.view(-1, PANEL) for part in parts], dim=1).flatten()

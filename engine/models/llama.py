@@ -12,12 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from engine.models.hf import LoadedModel
+from engine.models.loaded import LoadedModel
+from engine.models.rotations import Rotations
 
 INPUT_MULTIPLE = 32
 """The kernels take inputs in steps of one AMX tile."""
 OUTPUT_MULTIPLE = 16
 """Between layers outputs come in whole panels; only the head may end inside one."""
+ROTATION_ERROR = 1e-6
+"""Of a cosine that is computed in another order; at most a few units in its last place."""
 
 
 class NotFusable(Exception):
@@ -58,8 +61,7 @@ class Parts:
     layers: list[LayerParts]
     final_norm: nn.Module
     head: nn.Linear
-    rotary: nn.Module
-    rotary_dim: int
+    rotations: Rotations
     epsilon: float
 
 
@@ -81,9 +83,7 @@ def take_apart(model: LoadedModel) -> Parts:
     if type(embedding) is not nn.Embedding or type(head) is not nn.Linear:
         raise NotFusable("its embedding or head is not a plain one")
     norms = [final_norm, *chain.from_iterable(layer.norms for layer in layers)]
-    parts = Parts(
-        embedding, layers, final_norm, head, rotary, _rotary_dim(rotary, model), _epsilon(norms)
-    )
+    parts = Parts(embedding, layers, final_norm, head, _rotations(rotary, model), _epsilon(norms))
     _check_parameters(network, parts)
     _check_sizes(model, parts)
     return parts
@@ -130,43 +130,26 @@ def _epsilon(norms: list[nn.Module]) -> float:
     return epsilons.pop()
 
 
-def _rotary_dim(rotary: nn.Module, model: LoadedModel) -> int:
-    """Elements of a head that are rotated: both halves by the same angles, or it is not Llama's."""
+def _rotations(rotary: nn.Module, model: LoadedModel) -> Rotations:
+    """What the module computes, proved by its own tables: both halves of a head turn by the same
+    angles, each pair of elements by a frequency of its own, or it is not Llama's."""
+    last = model.max_model_len - 1
+    positions = torch.tensor([i for i in (0, 1, 2, 3, 77, 1000, last // 2, last) if i <= last])
     try:
-        cosine, sine = rotary_tables(rotary, torch.tensor([0, 1, 2]))
-    except TypeError:
-        raise NotFusable("its rotation depends on the layer") from None
-    half = cosine.shape[-1] // 2
-    same = torch.equal(cosine[:, :half], cosine[:, half:])
-    if not same or not torch.equal(sine[:, :half], sine[:, half:]):
-        raise NotFusable("it rotates neighbours and not halves")
-    if cosine.shape[-1] > model.shapes[0].key_dim:
+        tables = rotary(torch.empty(1, dtype=torch.float32), positions[None])
+        frequencies, factor = rotary.inv_freq, rotary.attention_scaling
+    except (TypeError, AttributeError):
+        raise NotFusable("its rotation depends on more than the position") from None
+    assert isinstance(frequencies, torch.Tensor)
+    assert isinstance(factor, int | float)
+    if 2 * len(frequencies) > model.shapes[0].key_dim:
         raise NotFusable("it rotates more than a head")
-    return 2 * half
-
-
-def rotary_tables(rotary: nn.Module, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[tokens, dim] cosines and sines in float32, by transformers' own module with its scaling."""
-    cosine, sine = rotary(torch.empty(1, dtype=torch.float32), positions[None])
-    return cosine[0], sine[0]
-
-
-class Rotations:
-    """Cosines and sines by position, computed once: a position's never change (has_positions_by_
-    length keeps out the models where they would)."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._rotary, self._half = parts.rotary, parts.rotary_dim // 2
-        self._cosine = self._sine = torch.empty(0, self._half)
-
-    def of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[tokens, rotary_dim / 2] cosines and sines of [tokens] positions."""
-        longest = int(positions.max()) + 1
-        if longest > len(self._cosine):
-            # Doubled, so that a growing context seldom comes here.
-            tables = rotary_tables(self._rotary, torch.arange(2 * longest))
-            self._cosine, self._sine = (side[:, : self._half].contiguous() for side in tables)
-        return self._cosine[positions], self._sine[positions]
+    rotations = Rotations(frequencies.float().clone(), float(factor))
+    for table, half in zip(tables, rotations.compute(positions), strict=True):
+        both = torch.cat([half, half], dim=-1)
+        if table[0].shape != both.shape or not torch.allclose(table[0], both, atol=ROTATION_ERROR):
+            raise NotFusable("it rotates neighbours and not halves")
+    return rotations
 
 
 def _check_parameters(network: nn.Module, parts: Parts) -> None:

@@ -12,7 +12,7 @@ from engine.attention import AttentionBackend, open_attention
 from engine.attention.backend import BatchLayout
 from engine.errors import NotPaged
 from engine.models.fused import FusedModel
-from engine.models.hf import LoadedModel
+from engine.models.loaded import LoadedModel
 
 TOLERANCE = {torch.float32: 3e-4, torch.bfloat16: 5e-2}
 """Largest difference allowed, as a share of the plain model's largest logit."""

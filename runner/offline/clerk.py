@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from runner.config import Settings
 from runner.db.session import SessionFactory
 from runner.domain.errors import RunnerError
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.embedded import EmbeddedServices
 from runner.offline.engine_process import EngineProcess
 from runner.services import jobs, workers

@@ -11,7 +11,8 @@ import threading
 
 from runner.config import Settings, arm_failpoints, load_settings
 from runner.db.session import create_session_factory
-from runner.doorbell import Bell, Ring, connect_doorbell
+from runner.domain.rings import Bell, Ring
+from runner.doorbell import connect_doorbell
 from runner.log import configure_logging
 from runner.offline.pipe import PipeBell, hear
 from runner.offline.place import stop_services

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from runner.doorbell import Ring
+from runner.domain.rings import Ring
 from runner.offline.pipe import PipeBell, hear
 
 _TAIL_LINES = 3

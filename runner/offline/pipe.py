@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import IO
 from uuid import UUID
 
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 
 
 class PipeBell:

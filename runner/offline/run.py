@@ -13,7 +13,8 @@ from runner.config import Settings, child_environment
 from runner.db import migrate
 from runner.db.session import SessionFactory, create_session_factory
 from runner.domain.errors import InvalidRequest
-from runner.doorbell import Ring, connect_doorbell
+from runner.domain.rings import Ring
+from runner.doorbell import connect_doorbell
 from runner.embedded import ServiceUrls
 from runner.offline.answers import row_answers
 from runner.offline.clerk import Clerk

@@ -11,13 +11,14 @@ from sqlalchemy.orm import Session
 from runner.db.clock import seconds_from_now
 from runner.db.models import File, Job, Shard, Usage
 from runner.domain.reuse import Dedupe
+from runner.domain.rings import Bell
 from runner.domain.states import (
     COMPUTED_SHARD_STATES,
     PENDING_SHARD_STATES,
     JobState,
     ShardState,
 )
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.failpoints import FailPoint, hit
 from runner.services.alerts import judge_end
 from runner.services.contents import ERROR, OUTPUT, ViewSize, index_view

@@ -22,8 +22,9 @@ from runner.db.session import SessionFactory
 from runner.domain import pricing
 from runner.domain.copies import copied_line
 from runner.domain.ids import item_id
+from runner.domain.rings import Bell
 from runner.domain.states import JobState, ShardState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.failpoints import FailPoint, hit
 from runner.services.accounting import RESULT_COLUMNS, REUSED_COLUMNS, reused_row
 from runner.services.allowances import Allowance, allowance_in_turn

@@ -13,7 +13,8 @@ from runner.db.models import Job, JobModel, Model
 from runner.db.session import SessionFactory
 from runner.domain.counts import Count, LineCounter, LineKind, OpenCounter
 from runner.domain.defaults import Defaults
-from runner.doorbell import Bell, ring
+from runner.domain.rings import Bell
+from runner.doorbell import ring
 from runner.failpoints import FailPoint, hit
 from runner.services.items import read_all_lines
 from runner.services.job_estimates import finish_count

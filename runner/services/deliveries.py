@@ -19,9 +19,10 @@ from runner.db.models import Delivery, DeliveryAttempt, OutboxEvent, Webhook
 from runner.db.session import SessionFactory
 from runner.domain.errors import NotFound, StateConflict
 from runner.domain.ids import DeliveryId, ProjectId, new_uuid
+from runner.domain.rings import Bell
 from runner.domain.states import DeliveryState
 from runner.domain.webhooks import RETRY_AFTER, TEST_KIND, Event, body_of, headers_of, next_try
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.outbound import Answer, post
 from runner.services.audit import record
 from runner.services.webhooks import find_webhook

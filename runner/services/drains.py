@@ -11,8 +11,9 @@ from runner.db.models import Model, Shard, Worker
 from runner.domain.errors import NotFound
 from runner.domain.ids import WORKER_PREFIX, WorkerId, encode
 from runner.domain.lanes import Lane
+from runner.domain.rings import Bell
 from runner.domain.states import LIVE_WORKER_STATES, ShardState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.services.audit import record
 from runner.services.keys import Caller
 

@@ -28,8 +28,9 @@ from runner.domain.ids import ModelId, item_id
 from runner.domain.intake import Accepted, Intake, LineFault, Refused
 from runner.domain.lines import LineError, RawLine, split_lines
 from runner.domain.reuse import Dedupe
+from runner.domain.rings import Bell
 from runner.domain.states import JobState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.failpoints import FailPoint, hit
 from runner.services.closing import close_if_drained
 from runner.services.copy_plans import plan_copies

@@ -11,9 +11,10 @@ from sqlalchemy.orm import Session
 from runner.db.models import Job
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import ProjectId
+from runner.domain.rings import Bell
 from runner.domain.run_hours import parse_run_hours
 from runner.domain.states import JobState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.services.audit import record
 from runner.services.job_records import JobRecord
 from runner.services.jobs import check_priority, check_start, get_job

@@ -17,8 +17,9 @@ from runner.domain.estimate import Estimate, Volume, estimate
 from runner.domain.ids import ModelId
 from runner.domain.outlines import Sketch
 from runner.domain.progress import Done, part_of, progressed
+from runner.domain.rings import Bell
 from runner.domain.states import JobState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.services.estimate_records import Actual, kept, read_estimate
 from runner.services.job_totals import Totals, totals_by_model
 from runner.services.models import price_of

@@ -15,10 +15,11 @@ from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import FileId, JobId, ProjectId, ScheduleId, new_uuid
 from runner.domain.lines import ENDPOINTS
 from runner.domain.reuse import Dedupe
+from runner.domain.rings import Bell
 from runner.domain.run_hours import parse_run_hours
 from runner.domain.states import JobState, ShardState
 from runner.domain.windows import parse_window
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.failpoints import FailPoint, hit
 from runner.services import files
 from runner.services.audit import record

@@ -14,8 +14,9 @@ from runner.db.models import Job
 from runner.domain.budgets import EXCEEDED, LimitKind, amount, tightest
 from runner.domain.errors import NotFound, StateConflict
 from runner.domain.ids import JobId, ProjectId
+from runner.domain.rings import Bell
 from runner.domain.states import PAUSABLE_JOB_STATES, PauseReason
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.services.audit import record
 from runner.services.job_records import JobRecord
 from runner.services.jobs import get_job

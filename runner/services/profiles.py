@@ -16,8 +16,9 @@ from runner.db.clock import seconds_from_now
 from runner.db.models import Model, Profile, Worker
 from runner.domain.errors import InvalidRequest, NotFound, RunnerError, StateConflict
 from runner.domain.ids import WORKER_PREFIX, WorkerId, encode
+from runner.domain.rings import Bell
 from runner.domain.states import LIVE_WORKER_STATES, WorkerState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.services import audit
 
 MAX_STEPS = 100

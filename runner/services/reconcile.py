@@ -19,8 +19,9 @@ from runner.db.models import Job, OutboxEvent, Shard
 from runner.db.outages import cause_of
 from runner.db.partitions import ensure_partitions
 from runner.db.session import OUTAGES, SessionFactory
+from runner.domain.rings import Bell
 from runner.domain.states import JobState, ShardState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.failpoints import FailPoint, hit
 from runner.services.alerts import raise_alerts
 from runner.services.budget_alerts import tell_of_spending

@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session
 from runner.db.models import Job, Result, Shard, Worker, WorkItem
 from runner.domain.answers import error_body, refusal_line
 from runner.domain.ids import item_id
+from runner.domain.rings import Bell
 from runner.domain.states import LIVE_WORKER_STATES, JobState, ShardState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.failpoints import FailPoint, hit
 
 _SUSPECT_AFTER = 2  # lost workers

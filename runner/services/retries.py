@@ -19,8 +19,9 @@ from runner.db.session import SessionFactory
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JOB_PREFIX, JobId, ModelId, ProjectId, encode, new_uuid
 from runner.domain.intake import PlannedShard
+from runner.domain.rings import Bell
 from runner.domain.states import LIVE_JOB_STATES, JobState
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.services import files
 from runner.services.audit import record
 from runner.services.contents import ERROR, OUTPUT, NumberedLine, read_numbered

@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 from runner.db.models import Job, Schedule, ScheduleRun
 from runner.domain.catch_up import ON_TIME, CatchUp, Due, Trigger, judge
 from runner.domain.ids import ProjectId, new_uuid
+from runner.domain.rings import Bell
 from runner.domain.states import TERMINAL_JOB_STATES
-from runner.doorbell import Bell, ring
+from runner.doorbell import ring
 from runner.failpoints import FailPoint, hit
 from runner.services.audit import record
 from runner.services.pages import Page, cut

@@ -34,13 +34,20 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One child process and the seconds it gets between TERM and KILL."""
+    """One child process.
+
+    Attributes:
+        grace_seconds: what it gets between TERM and KILL.
+        follows_page: at the start of everything it waits until the page answers, and leaves the
+            cores to what people wait for.
+    """
 
     name: str
     role: Role
     command: tuple[str, ...]
     env: Mapping[str, str]
     grace_seconds: float
+    follows_page: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,10 @@ def process_table(
     )
     return (
         ProcessSpec("web", Role.WEB, _web_command(options), counting, _WEB_GRACE_SECONDS + 5.0),
-        ProcessSpec("beat", Role.BEAT, _beat_command(settings.data_dir), env, _BEAT_GRACE_SECONDS),
-        ProcessSpec("cpu", Role.CPU, _cpu_command(), counting, _CPU_GRACE_SECONDS),
+        ProcessSpec(
+            "beat", Role.BEAT, _beat_command(settings.data_dir), env, _BEAT_GRACE_SECONDS, True
+        ),
+        ProcessSpec("cpu", Role.CPU, _cpu_command(), counting, _CPU_GRACE_SECONDS, True),
         *engines,
     )
 
@@ -110,22 +119,22 @@ def _web_command(options: UpOptions) -> tuple[str, ...]:
 
 def _beat_command(data_dir: Path) -> tuple[str, ...]:
     schedule = str(_beat_schedule(data_dir))
-    return (*_celery(), "beat", "--schedule", schedule)
+    return (*_celery("runner.beat"), "beat", "--schedule", schedule)
 
 
 def _cpu_command() -> tuple[str, ...]:
     pool = ("--pool", "prefork", "--concurrency", str(_CPU_PROCESSES))
-    return (*_celery(), "worker", *pool, *_worker("cpu"))
+    return (*_celery("runner.tasks"), "worker", *pool, *_worker("cpu"))
 
 
 def _engine_command(models: Sequence[str]) -> tuple[str, ...]:
-    command = (*_celery(), "worker", "--pool", "threads", "--concurrency", "1")
+    command = (*_celery("runner.tasks"), "worker", "--pool", "threads", "--concurrency", "1")
     chosen = (word for model in models for word in ("--model", model))
     return (*command, *_worker("engine"), "--engine", *chosen)
 
 
-def _celery() -> tuple[str, ...]:
-    return (sys.executable, "-m", "celery", "-A", "runner.tasks")
+def _celery(app: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "celery", "-A", app)
 
 
 def _worker(queue: str) -> tuple[str, ...]:

@@ -28,8 +28,9 @@ from runner.supervisor.up_state import (
 )
 
 _TICK_SECONDS = 0.1
-_READY_CHECK_SECONDS = 0.5
+_READY_CHECK_SECONDS = 0.2
 _WRITE_AGAIN_SECONDS = 5.0
+_LONGEST_FOLLOW_SECONDS = 15.0
 _LAST_REPORTS_SECONDS = 5.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -57,6 +58,8 @@ class Supervisor:
         self._keeper = ServiceKeeper(plan.services, plan.prepare, plan.tell)
         self._deaths = DeathReports(self._report_dead)
         self._children: list[Child] = []
+        self._followers: list[Child] = []
+        self._followers_due = 0.0
         self._urls: ServiceUrls | None = None
         self._signals = 0
         self._ready = False
@@ -99,6 +102,8 @@ class Supervisor:
                 self._mourn(child, death)
             else:
                 self._restart_if_due(child, now)
+        if now >= self._followers_due:  # whatever holds up the page
+            self._start_followers(now)
         self._check_ready(now)
         self._write_state()
 
@@ -111,8 +116,18 @@ class Supervisor:
         self._urls = urls
         logs = self._plan.data_dir / "logs"
         self._children = [Child(spec, logs / f"{spec.name}.log") for spec in self._plan.table(urls)]
+        self._followers = [
+            child for child in self._children if child.spec.follows_page and not self._ready
+        ]
+        self._followers_due = now + _LONGEST_FOLLOW_SECONDS
         for child in self._children:
+            if child not in self._followers:
+                child.start(now)
+
+    def _start_followers(self, now: float) -> None:
+        for child in self._followers:
             child.start(now)
+        self._followers = []
 
     def _mourn(self, child: Child, death: Death) -> None:
         self._deaths.add(death.pid)
@@ -140,6 +155,7 @@ class Supervisor:
         self._next_ready_check = now + _READY_CHECK_SECONDS
         if answers_ready(self._plan.url):
             self._ready = True
+            self._start_followers(now)
             self._write_state()
             self._plan.on_ready(self._state())
 

@@ -1,7 +1,9 @@
 """The instruction sets that tests of kernels run on."""
 
+from engine.cache_folder import cache_folder
 from engine.kernels import Kernels, load_kernels
-from engine.kernels.build import Level, build, cache_folder, usable_levels
+from engine.kernels.build import Level, build, usable_levels
+from engine.kernels.library import KIND
 
 # Machines without AMX run its loops with the tile registers written out in C++.
 EMULATED_AMX = Level("emulated_amx", frozenset(), ("-DTM_EMULATE_AMX",))
@@ -21,4 +23,4 @@ def kernels_of(level: Level) -> Kernels:
     options = ("-O1",)
     if level is EMULATED_AMX:
         options += usable[0].options
-    return Kernels(build(level, cache_folder(), options), level)
+    return Kernels(build(level, cache_folder(KIND), options), level)

@@ -17,7 +17,7 @@ from engine.kernels import Kernels
 from engine.kernels.build import LEVELS, usable_levels
 from engine.kernels.library import BFLOAT16, FLOAT32, Matrix
 from engine.llm_engine import LLMEngine
-from engine.models import FusedModel, LoadedModel, Wanted, fused, load_model
+from engine.models import FusedModel, LoadedModel, Wanted, load_model, loading
 from engine.models.hf import load_from_folder, page_attention
 from engine.models.likeliest import Likeliest
 from engine.models.llama import NotFusable, take_apart
@@ -94,7 +94,7 @@ def test_every_instruction_set_computes_the_model(
     kernels: Kernels, dtype: str, llama_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "load_kernels", lambda: kernels)
-    monkeypatch.setattr(fused, "load_kernels", lambda: kernels)
+    monkeypatch.setattr(loading, "load_kernels", lambda: kernels)
     assert isinstance(load_model(EngineConfig(model=llama_folder, dtype=dtype)), FusedModel)
 
 
@@ -202,7 +202,7 @@ def test_nan_of_one_sequence_does_not_reach_another(llama_folder: Path) -> None:
     model = load_model(EngineConfig(model=llama_folder, dtype="float32"))
     assert isinstance(model, FusedModel)
     expected = run(model, [[1, 2, 3]], [2])
-    model._weights._embedding[77] = float("nan")
+    embedding_of(model)[77] = float("nan")
     logits = run(model, [[4, 77, 5], [1, 2, 3]], [2, 5])
     assert bool(logits[0].isnan().all())
     assert torch.equal(logits[1], expected[0])
@@ -227,6 +227,13 @@ def test_hidden_states_are_those_that_the_head_reads(llama_folder: Path) -> None
     assert no_logits.shape == (0, model.vocab_size)
 
 
+def embedding_of(model: FusedModel) -> torch.Tensor:
+    """[vocab, hidden], the memory that a model in float32 reads."""
+    size = model.vocab_size * model.hidden_size * 4
+    memory = (ctypes.c_char * size).from_address(model.packed.stack.embedding)
+    return torch.frombuffer(memory, dtype=torch.float32).view(model.vocab_size, -1)
+
+
 def likeliest(
     model: FusedModel, prompt: list[int], rows: list[int], wanted: Wanted
 ) -> tuple[Likeliest, torch.Tensor]:
@@ -248,7 +255,7 @@ def test_the_likeliest_token_is_that_of_the_logits(
     kernels: Kernels, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "load_kernels", lambda: kernels)
-    monkeypatch.setattr(fused, "load_kernels", lambda: kernels)
+    monkeypatch.setattr(loading, "load_kernels", lambda: kernels)
     save_model(tmp_path, "llama", vocab_size=517)
     model = load_model(EngineConfig(model=tmp_path, dtype=dtype))
     assert isinstance(model, FusedModel)
@@ -268,7 +275,7 @@ def test_the_lowest_of_equally_likely_tokens_is_taken(llama_folder: Path, dtype:
     head = paged.network.get_submodule("lm_head")
     weight = head.get_parameter("weight").data
     weight[:] = weight[torch.randperm(len(weight), generator=torch.Generator().manual_seed(3)) % 20]
-    model = FusedModel(paged)
+    model = loading.fuse(paged)
     prompt = list(range(50, 90))
     logits = run(model, [prompt], list(range(40)))
     found, _ = likeliest(model, prompt, list(range(40)), Wanted(0, model.vocab_size))
@@ -280,14 +287,14 @@ def test_the_lowest_of_equally_likely_tokens_is_taken(llama_folder: Path, dtype:
 def test_a_row_without_logits_still_tells_that_they_are_not_finite(llama_folder: Path) -> None:
     model = load_model(EngineConfig(model=llama_folder, dtype="float32"))
     assert isinstance(model, FusedModel)
-    model._weights._embedding[77] = float("nan")
+    embedding_of(model)[77] = float("nan")
     found, _ = likeliest(model, [1, 2, 77, 4], [2, 3], Wanted(0, model.vocab_size))
     assert found.finite == [False, False]
 
 
 def test_originals_are_let_go(llama_folder: Path) -> None:
     model = load_paged(EngineConfig(model=llama_folder, dtype="float32"))
-    FusedModel(model)
+    loading.fuse(model)
     left = sum(p.numel() for name, p in model.network.named_parameters() if "proj" in name)
     assert left == 0
 

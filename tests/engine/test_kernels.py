@@ -12,6 +12,7 @@ import torch
 import engine.kernels.build as build_module
 import engine.kernels.library as library
 import engine.kernels.threads as threads
+from engine import cache_folder as cache_folder_module
 from engine.attention import open_attention
 from engine.attention.backend import LayerShape
 from engine.kernels.build import LEVELS, KernelsUnavailable, Level, build, usable_levels
@@ -89,8 +90,8 @@ def test_a_folder_that_others_may_write_is_not_loaded_from(
     shared.mkdir(parents=True)
     shared.chmod(0o777)
     monkeypatch.setattr(Path, "home", lambda: home)
-    monkeypatch.setattr(build_module.tempfile, "gettempdir", lambda: str(tmp_path))
-    folder = build_module.cache_folder()
+    monkeypatch.setattr(cache_folder_module.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = cache_folder_module.cache_folder(library.KIND)
     assert folder.parent == tmp_path
     assert folder.stat().st_mode & 0o077 == 0
 
@@ -124,7 +125,7 @@ def test_a_library_cut_short_is_made_anew(tmp_path: Path) -> None:
     usable = usable_levels()
     if not usable:
         pytest.skip("this processor never has kernels")
-    path = build(usable[0], build_module.cache_folder())
+    path = build(usable[0], cache_folder_module.cache_folder(library.KIND))
     copy = tmp_path / path.name
     copy.write_bytes(path.read_bytes()[:1000])
     assert library.load_level(usable[0], tmp_path).level == usable[0]

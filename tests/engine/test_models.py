@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM
 from engine import attention
 from engine.config import EngineConfig
 from engine.errors import InvalidParams, UnsupportedModel
-from engine.models import LoadedModel, PaddedModel, hf, load_model, probe
+from engine.models import LoadedModel, hf, load_model, probe
 from engine.models.folder import UNTOLD_LENGTH, choose_max_model_len
+from engine.models.padded import PaddedModel
 from engine.models.positions import has_positions_by_length, trained_length
 
 

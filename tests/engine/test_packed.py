@@ -7,10 +7,9 @@ import torch
 from tiny_models import save_model
 from torch import nn
 
-from engine import models
 from engine.config import EngineConfig
 from engine.kernels import Kernels, load_kernels
-from engine.models import LoadedModel, load_model
+from engine.models import LoadedModel, load_model, loading
 from engine.models.hf import load_from_folder
 from engine.models.packed import PackedLinear, pack_linears
 
@@ -63,7 +62,7 @@ def test_a_family_that_looks_into_its_weights_is_loaded_anew(
             raise AttributeError("'PackedLinear' object has no attribute 'weight'")
         return forward(self, states)
 
-    monkeypatch.setattr(models, "is_faster", lambda *_: True)
+    monkeypatch.setattr(loading, "is_faster", lambda *_: True)
     monkeypatch.setattr(PackedLinear, "forward", call)
     save_model(tmp_path, "gemma2", head_dim=16)
     model = load_model(EngineConfig(model=tmp_path, dtype="float32"))

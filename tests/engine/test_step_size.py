@@ -11,11 +11,11 @@ PROMPT = [65, 66, 67, 68]
 
 
 def test_a_cost_that_is_mostly_fixed_takes_the_largest_size() -> None:
-    assert best_size(lambda size: 0.1 + size / 10_000, most=256, seconds=1) == 256
+    assert best_size(lambda size: 0.1 + size / 10_000, most=256, seconds=1)[0] == 256
 
 
 def test_a_cost_that_only_grows_takes_the_smallest_size() -> None:
-    assert best_size(lambda size: size / 100, most=256, seconds=10) == SMALLEST
+    assert best_size(lambda size: size / 100, most=256, seconds=10)[0] == SMALLEST
 
 
 def test_sizes_beyond_the_time_are_not_taken_and_larger_ones_not_tried() -> None:
@@ -25,20 +25,20 @@ def test_sizes_beyond_the_time_are_not_taken_and_larger_ones_not_tried() -> None
         tried.append(size)
         return 0.1 + size / 1000
 
-    assert best_size(timed, most=512, seconds=0.2) == 64
+    assert best_size(timed, most=512, seconds=0.2)[0] == 64
     assert tried == [16, 32, 64, 128]
 
 
 def test_the_smallest_size_is_allowed_whatever_it_takes() -> None:
-    assert best_size(lambda size: 100.0 + size / 1000, most=512, seconds=1) == SMALLEST
+    assert best_size(lambda size: 100.0 + size / 1000, most=512, seconds=1)[0] == SMALLEST
 
 
 def test_a_limit_between_two_sizes_is_tried_itself() -> None:
-    assert best_size(lambda size: 1.0, most=100, seconds=2) == 100
+    assert best_size(lambda size: 1.0, most=100, seconds=2)[0] == 100
 
 
 def test_a_limit_below_the_smallest_size_holds() -> None:
-    assert best_size(lambda size: 1.0, most=3, seconds=2) == 3
+    assert best_size(lambda size: 1.0, most=3, seconds=2)[0] == 3
 
 
 def test_an_engine_fits_its_steps_below_its_limits(make_engine: EngineFactory) -> None:

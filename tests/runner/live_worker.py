@@ -16,7 +16,7 @@ from workshop import Workshop
 from runner.config import Settings
 from runner.db.models import Worker
 from runner.domain.ids import WorkerId
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.worker.engine_worker import EngineWorker
 
 MakeWorkshop = Callable[..., Workshop]

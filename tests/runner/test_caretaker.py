@@ -13,7 +13,7 @@ from runner.caretaker import Caretaker
 from runner.config import Settings
 from runner.db.models import Retention
 from runner.db.session import create_session_factory
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.services.closing import close_job
 from runner.services.ingest import run_ingest
 from runner.services.retention_rule import MOST_DAYS, set_rule

@@ -21,7 +21,7 @@ from runner.celery_app import CPU_QUEUE, ENGINE_QUEUE, create_celery, send_ring
 from runner.config import Settings
 from runner.db.models import Worker
 from runner.domain.ids import new_uuid
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.runtime import Runtime, open_runtime
 
 

@@ -5,7 +5,7 @@ from sqlalchemy import delete, func, select, update
 from workshop import Workshop, make_item
 
 from runner.db.models import File, FileIndex, Job, OutboxEvent, Result, Shard
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.services.closing import CountsDiffer, close_if_drained, close_job
 from runner.services.leases import give_back
 from runner.services.recovery import requeue_leases_of

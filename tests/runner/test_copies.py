@@ -15,8 +15,8 @@ from runner.domain.errors import InvalidRequest
 from runner.domain.ids import JobId, call_id, item_id, new_uuid
 from runner.domain.latency import Measure
 from runner.domain.reuse import answer_key
+from runner.domain.rings import Bell, Ring
 from runner.domain.states import JobState
-from runner.doorbell import Bell, Ring
 from runner.inference import open_counter
 from runner.services import pausing, retries
 from runner.services.copies import run_copies

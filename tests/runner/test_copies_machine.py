@@ -21,7 +21,7 @@ from runner.config import Settings
 from runner.db.models import Result, Usage
 from runner.db.session import create_session_factory
 from runner.domain.reuse import Dedupe
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.services.copies import run_copies
 from runner.services.models import PriceList, set_price
 

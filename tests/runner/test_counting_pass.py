@@ -11,8 +11,8 @@ from runner.db.models import JobEstimate, Shard, ShardCount
 from runner.domain.counts import Count, LineCounter, LineKind
 from runner.domain.ids import JobId
 from runner.domain.leases import ItemInput
+from runner.domain.rings import Bell, Ring
 from runner.domain.states import ShardState
-from runner.doorbell import Bell, Ring
 from runner.inference import open_counter
 from runner.services.counting import run_count
 from runner.services.job_estimates import finish_count

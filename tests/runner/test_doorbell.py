@@ -5,7 +5,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
 from runner.db.session import SessionFactory
-from runner.doorbell import Bell, Ring, connect_doorbell, ring
+from runner.domain.rings import Bell, Ring
+from runner.doorbell import connect_doorbell, ring
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from workshop import Workshop
 from runner.domain.errors import NotFound
 from runner.domain.ids import WorkerId
 from runner.domain.residency import Residency
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.services import drains, leases
 from runner.services.models import ModelRecord
 from runner.services.residency import plan_switch

@@ -15,8 +15,8 @@ from workshop import MODEL, Workshop, joined, make_item, make_items
 
 from runner.config import Settings
 from runner.db.models import File, Job, JobError, Result, Shard, WorkItem
+from runner.domain.rings import Bell, Ring
 from runner.domain.states import JobState
-from runner.doorbell import Bell, Ring
 from runner.services import ingest as ingest_service
 from runner.services import job_models
 from runner.services.files import delete_file

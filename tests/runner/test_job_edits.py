@@ -9,7 +9,7 @@ from workshop import Workshop
 from runner.db.models import AuditEntry, Job, Model, Worker
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JobId
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.services.job_edits import JobChange, edit_job
 from runner.services.job_records import JobRecord
 

@@ -8,8 +8,8 @@ from workshop import CHAT, Workshop
 
 from runner.db.models import Job, OutboxEvent
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
+from runner.domain.rings import Bell, Ring
 from runner.domain.states import JobState
-from runner.doorbell import Bell, Ring
 from runner.services import jobs, keys
 from runner.services.keys import Caller
 from runner.services.reconcile import expire_overdue_jobs, keep_house

@@ -9,8 +9,8 @@ from workshop import Workshop
 from runner.db.models import Job
 from runner.domain.errors import NotFound, StateConflict
 from runner.domain.ids import JobId
+from runner.domain.rings import Bell, Ring
 from runner.domain.states import JobState, PauseReason
-from runner.doorbell import Bell, Ring
 from runner.services import leases, pausing
 from runner.services.job_records import JobRecord
 

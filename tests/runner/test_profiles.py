@@ -9,7 +9,7 @@ from workshop import Workshop
 from runner.db.models import AuditEntry, Profile
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import WorkerId, new_uuid
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.services import profiles
 from runner.services.profiles import ProfileFailed
 from runner.services.reconcile import keep_house

@@ -7,7 +7,7 @@ from sqlalchemy import func, select, update
 from workshop import Workshop
 
 from runner.db.models import Job, OutboxEvent, Shard, Worker
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.services.reconcile import keep_house
 from runner.services.results import commit_results
 

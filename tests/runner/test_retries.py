@@ -10,8 +10,8 @@ from workshop import Workshop, make_item, make_items
 from runner.db.models import File, Job
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JobId
+from runner.domain.rings import Bell
 from runner.domain.states import JobState
-from runner.doorbell import Bell
 from runner.inference import open_counter
 from runner.services import retries
 from runner.services.counting import run_count

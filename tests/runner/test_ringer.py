@@ -6,7 +6,7 @@ import pytest
 from patience import PATIENCE
 
 from runner.domain.ids import new_uuid
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.ringer import Ringer
 
 WAKE = Ring(Bell.WAKE)

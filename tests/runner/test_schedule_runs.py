@@ -11,7 +11,7 @@ from workshop import Workshop, make_item, make_items
 from runner.db.models import File, Job, Schedule, ScheduleRun
 from runner.domain.errors import NotFound
 from runner.domain.ids import RunId
-from runner.doorbell import Bell, Ring
+from runner.domain.rings import Bell, Ring
 from runner.services import schedules
 from runner.services.files import get_file, tag_file
 from runner.services.models import PriceList

@@ -29,7 +29,7 @@ SUPERVISE = """
 import json, os, sys, time
 from pathlib import Path
 from runner.embedded import EmbeddedServices
-from runner.supervisor import Plan, ProcessSpec, Role, Supervisor
+from runner.supervisor import Plan, ProcessSpec, Role, Supervisor, supervisor
 
 job = json.loads(sys.argv[1])
 data_dir = Path(job["data_dir"])
@@ -48,7 +48,11 @@ def prepare(urls):
     say("preparing")
     time.sleep(job["prepare_seconds"])
 
-specs = [ProcessSpec(n, Role[r], tuple(c), dict(os.environ), g) for n, r, c, g in job["table"]]
+specs = [
+    ProcessSpec(n, Role[r], tuple(c), dict(os.environ), g, n in job["followers"])
+    for n, r, c, g in job["table"]
+]
+supervisor._LONGEST_FOLLOW_SECONDS = job["follow_seconds"]
 Supervisor(Plan(
     data_dir=data_dir, url=f"http://127.0.0.1:{job['port']}", port=job["port"],
     services=EmbeddedServices(data_dir, fast=True, **given),
@@ -90,6 +94,8 @@ class Run:
         services: bool,
         port: int,
         prepare_seconds: float,
+        followers: Sequence[str],
+        follow_seconds: float,
     ) -> None:
         self.data_dir = data_dir
         job = {
@@ -98,6 +104,8 @@ class Run:
             "services": services,
             "port": port,
             "prepare_seconds": prepare_seconds,
+            "followers": followers,
+            "follow_seconds": follow_seconds,
         }
         self.process = subprocess.Popen(
             [sys.executable, "-c", SUPERVISE, json.dumps(job)],
@@ -129,7 +137,12 @@ def supervise(tmp_path: Path) -> Iterator[Supervise]:
     made: list[Run] = []
 
     def make(
-        *table: Row, services: bool = False, port: int = 1, prepare_seconds: float = 0.0
+        *table: Row,
+        services: bool = False,
+        port: int = 1,
+        prepare_seconds: float = 0.0,
+        followers: Sequence[str] = (),
+        follow_seconds: float = PATIENCE,
     ) -> Run:
         made.append(
             Run(
@@ -138,6 +151,8 @@ def supervise(tmp_path: Path) -> Iterator[Supervise]:
                 services=services,
                 port=port,
                 prepare_seconds=prepare_seconds,
+                followers=followers,
+                follow_seconds=follow_seconds,
             )
         )
         return made[-1]
@@ -396,6 +411,48 @@ def test_readiness_is_announced_once_the_page_answers(tmp_path: Path, supervise:
     wait_until(ready)
     run.stop()
     assert ["ready", f"http://127.0.0.1:{port}"] in run.said()
+
+
+def test_followers_start_when_the_page_answers(tmp_path: Path, supervise: Supervise) -> None:
+    events, pages = tmp_path / "events", tmp_path / "pages"
+    pages.mkdir()
+    port = usable_port("127.0.0.1", 0)
+    serve = (sys.executable, "-m", "http.server", str(port), "-b", "127.0.0.1", "-d", str(pages))
+    run = supervise(
+        ("web", "WEB", serve, 5.0),
+        child(events, "cpu", "CPU"),
+        child(events, "engine", "ENGINE"),
+        port=port,
+        followers=["cpu"],
+    )
+    wait_until(lambda: "engine" in events_of(events, "start"))
+    assert children_of(run.data_dir)["cpu"].pid is None
+    (pages / "readyz").write_text("ok")
+    wait_until(lambda: "cpu" in events_of(events, "start"))
+    wait_until(lambda: children_of(run.data_dir)["cpu"].state == "running")
+    assert children_of(run.data_dir)["cpu"].restarts == 0
+    assert run.stop() == 0
+    assert list(events_of(events, "end")) == ["engine", "cpu"]
+
+
+def test_followers_do_not_wait_for_a_page_that_never_answers(
+    tmp_path: Path, supervise: Supervise
+) -> None:
+    events = tmp_path / "events"
+    supervise(child(events, "cpu", "CPU"), followers=["cpu"], follow_seconds=0.3)
+    wait_until(lambda: "cpu" in events_of(events, "start"))
+
+
+def test_a_stop_before_the_followers_have_started_is_a_clean_one(
+    tmp_path: Path, supervise: Supervise
+) -> None:
+    events = tmp_path / "events"
+    run = supervise(
+        child(events, "cpu", "CPU"), child(events, "engine", "ENGINE"), followers=["cpu"]
+    )
+    wait_until(lambda: "engine" in events_of(events, "start"))
+    assert run.stop() == 0
+    assert list(events_of(events, "start")) == ["engine"]
 
 
 def test_services_that_die_are_started_again_at_the_same_address(

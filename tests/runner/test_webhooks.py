@@ -12,8 +12,8 @@ from workshop import Workshop
 from runner.db.models import AuditEntry, Delivery, OutboxEvent, Webhook
 from runner.domain.errors import InvalidRequest, NotFound, StateConflict
 from runner.domain.ids import JOB_PREFIX, WebhookId, encode
+from runner.domain.rings import Bell, Ring
 from runner.domain.webhooks import KINDS, RETRY_AFTER, next_try
-from runner.doorbell import Bell, Ring
 from runner.services import deliveries, webhooks
 from runner.services.deliveries import DeliveryRecord, deliver_events
 from runner.services.events import announce

@@ -14,8 +14,9 @@ from runner.db.session import SessionFactory
 from runner.domain.ids import FileId, JobId, ModelId, WorkerId
 from runner.domain.lanes import Lane
 from runner.domain.leases import FinishedItem, ItemInput, Lease
+from runner.domain.rings import Ring
 from runner.domain.states import JobState, ShardState
-from runner.doorbell import Ring, connect_doorbell
+from runner.doorbell import connect_doorbell
 from runner.inference.backend import LineRefusal
 from runner.inference.stub import StubBackend
 from runner.services import files, jobs, keys, leases, models, reconcile, workers
