@@ -5,7 +5,8 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
 
-RUN useradd --create-home --uid 10001 tokenmill \
+# Its home is the volume: compiled kernels and packed models are kept there from one start to the next.
+RUN useradd --no-create-home --home-dir /data --uid 10001 tokenmill \
     && install -d -o tokenmill -g tokenmill /data /data/models
 
 WORKDIR /app

@@ -89,11 +89,8 @@ class _Probe:
         """Seconds of a step of so many sequences of one token."""
         return self._time([self._request(1, row) for row in range(rows)], [1] * rows, RUNS)
 
-    def prefill(self, tokens: int) -> float:
+    def prefill(self, tokens: int, runs: int = RUNS) -> float:
         """Seconds of a step of one prompt, or of as many as it takes."""
-        return self._time_prefill(tokens, RUNS)
-
-    def _time_prefill(self, tokens: int, runs: int) -> float:
         longest = self._max_model_len
         lengths = [longest] * (tokens // longest) + [tokens % longest] * (tokens % longest > 0)
         blocks = -(-longest // self._block_size)
@@ -102,7 +99,7 @@ class _Probe:
 
     def confirms(self, sizes: StepSizes) -> bool:
         """Whether the largest step takes about what it took when the sizes were found."""
-        spent = self._time_prefill(sizes.tokens, runs=1)
+        spent = self.prefill(sizes.tokens, runs=1)
         return sizes.seconds / DRIFT < spent < sizes.seconds * DRIFT
 
     def _request(self, tokens: int, first_block: int) -> Request:

@@ -10,5 +10,5 @@ from runner.log import configure_logging
 _settings = load_settings()
 configure_logging(_settings)
 if _settings.broker_url is None:
-    raise SystemExit("beat needs the address of the broker: set TOKENMILL_BROKER_URL")
+    raise SystemExit("beat needs the address of the broker: set BROKER_URL")
 app = create_celery(_settings.broker_url, _settings.tick_seconds)
