@@ -8,7 +8,7 @@ import ctypes
 
 import torch
 
-from engine.kernels.library import FORMAT_INT4, FORMAT_INT8, Layer, Matrix, Stack
+from engine.kernels.library import FORMAT_HALVES, FORMAT_INT4, FORMAT_INT8, Layer, Matrix, Stack
 from engine.kernels.memory import Arena
 from engine.models.calibration import Reach, smoothing
 from engine.models.low_bits import PANEL, pack_int4, pack_int8, packed_bytes
@@ -51,10 +51,9 @@ class QuantisedLayers:
 
     def _plain(self, matrix: Matrix) -> torch.Tensor:
         """[outputs up to the last panel's end, inputs] in float32."""
-        panels, pairs = -(-matrix.outputs // PANEL), 4 // self._dtype.itemsize
-        held = torch.frombuffer(
-            _memory(matrix.panels, self._plain_bytes(matrix)), dtype=self._dtype
-        )
+        dtype = self._panel_dtype(matrix)
+        panels, pairs = -(-matrix.outputs // PANEL), 4 // dtype.itemsize
+        held = torch.frombuffer(_memory(matrix.panels, self._plain_bytes(matrix)), dtype=dtype)
         lines = held.view(panels, matrix.inputs // pairs, PANEL, pairs)
         return lines.transpose(1, 2).reshape(panels * PANEL, matrix.inputs).float()
 
@@ -73,7 +72,10 @@ class QuantisedLayers:
 
     def _plain_bytes(self, matrix: Matrix) -> int:
         panels = -(-int(matrix.outputs) // PANEL)
-        return panels * PANEL * int(matrix.inputs) * self._dtype.itemsize
+        return panels * PANEL * int(matrix.inputs) * self._panel_dtype(matrix).itemsize
+
+    def _panel_dtype(self, matrix: Matrix) -> torch.dtype:
+        return torch.bfloat16 if matrix.format == FORMAT_HALVES else self._dtype
 
     def _bytes(self, matrix: Matrix) -> int:
         return packed_bytes(-(-matrix.outputs // PANEL), matrix.inputs, self._weights)

@@ -15,9 +15,9 @@ from engine.attention.backend import BatchLayout
 from engine.config import EngineConfig
 from engine.kernels import Kernels
 from engine.kernels.build import LEVELS, usable_levels
-from engine.kernels.library import BFLOAT16, FLOAT32, Matrix
+from engine.kernels.library import BFLOAT16, FLOAT32, FORMAT_HALVES, FORMAT_PLAIN, Matrix
 from engine.llm_engine import LLMEngine
-from engine.models import FusedModel, LoadedModel, Wanted, load_model, loading
+from engine.models import FusedModel, LoadedModel, Wanted, load_model, loading, packing
 from engine.models.hf import load_from_folder, page_attention
 from engine.models.likeliest import Likeliest
 from engine.models.llama import NotFusable, take_apart
@@ -89,6 +89,33 @@ def test_products_equal_torch_s_for_every_number_of_rows(
         assert bool((out[count] == 7.0).all()), "it wrote behind its last row"
 
 
+@pytest.mark.parametrize(("outputs", "inputs"), [(160, 64), (528, 96), (35, 32), (40, 4096)])
+def test_halves_give_the_same_sums_as_the_floats_that_they_are(
+    kernels: Kernels, outputs: int, inputs: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    halves = torch.randn(outputs, inputs, generator=generator).bfloat16()
+    matrices, memory = [], []
+    for weight, code, kind in (
+        (halves, BFLOAT16, FORMAT_HALVES),
+        (halves.float(), FLOAT32, FORMAT_PLAIN),
+    ):
+        panels = torch.empty(-(-outputs // 16) * 16 * inputs, dtype=weight.dtype)
+        kernels.functions.tm_pack(weight.data_ptr(), outputs, inputs, code, panels.data_ptr(), 0, 1)
+        matrices.append(
+            Matrix(panels=panels.data_ptr(), outputs=outputs, inputs=inputs, format=kind)
+        )
+        memory += [weight, panels]
+    for count in (1, 2, 3, 4, 5, 6, 7, 31, 33, 65, 130):
+        rows = torch.randn(count, inputs, generator=generator)
+        found = [torch.full((count + 1, outputs), 7.0) for _ in matrices]
+        for matrix, out in zip(matrices, found, strict=True):
+            kernels.functions.tm_product(
+                rows.data_ptr(), count, FLOAT32, ctypes.byref(matrix), out.data_ptr(), 2
+            )
+        assert torch.equal(found[0], found[1])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_instruction_set_computes_the_model(
     kernels: Kernels, dtype: str, llama_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -137,6 +164,37 @@ def test_families_of_llama_s_shape_are_fused_and_equal_the_plain_model(
     expected = torch.stack([whole[0][36], whole[1][0], whole[2][19], whole[0][10]])
     limit = TOLERANCE[torch.float32] * float(expected.abs().max())
     torch.testing.assert_close(logits, expected, rtol=0, atol=limit)
+
+
+def test_weights_that_were_bfloat16_take_half_the_room_in_float32_and_lose_nothing(
+    llama_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(model=llama_folder, dtype="float32")
+    floats = load_model(config)
+    assert isinstance(floats, FusedModel)
+    assert floats.packed.stack.head.format == FORMAT_PLAIN
+    halve(llama_folder)
+    halves = load_model(config)
+    assert isinstance(halves, FusedModel)
+    assert halves.packed.stack.head.format == FORMAT_HALVES
+    assert halves.packed.stack.layers[0].down.format == FORMAT_HALVES
+    embedding = floats.vocab_size * floats.hidden_size * 4
+    room = len(floats.packed.arena.used) - embedding
+    assert len(halves.packed.arena.used) - embedding < 0.6 * room
+    monkeypatch.setattr(packing._Packing, "_panel_dtype", lambda *_: torch.float32)
+    exact = load_model(config)
+    assert isinstance(exact, FusedModel)
+    assert exact.packed.stack.head.format == FORMAT_PLAIN
+    prompts = [[3 + i for i in range(37)], [9], [200 - i for i in range(20)]]
+    rows = [36, 37, 57, 10]
+    assert torch.equal(run(halves, prompts, rows), run(exact, prompts, rows))
+    assert torch.equal(run(halves, [[9]], [0]), run(exact, [[9]], [0]))
+
+
+def halve(folder: Path) -> None:
+    """Round the weights of a folder to bfloat16, and keep them as float32."""
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    network.bfloat16().float().save_pretrained(folder)
 
 
 def perturb(folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_fused import load_paged, perturb, run
+from test_fused import halve, load_paged, perturb, run
 from tiny_models import EngineFactory, save_model
 from transformers import AutoModelForCausalLM
 
@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.errors import InvalidParams
 from engine.kernels.build import usable_levels
 from engine.kernels.memory import Arena
-from engine.models import FusedModel, load_model
+from engine.models import FusedModel, load_model, packing
 from engine.models.calibration import measure_reaches
 from engine.models.llama import take_apart
 from engine.models.low_bits import GROUP, round_to_int4, round_to_int8
@@ -35,6 +35,20 @@ def folder(tmp_path: Path) -> Path:
     save_model(tmp_path, attention_bias=True, mlp_bias=True, hidden_size=96, num_attention_heads=6)
     perturb(tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_halves_are_rounded_like_the_floats_that_they_are(
+    folder: Path, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halve(folder)
+    config = EngineConfig(folder, dtype="float32", quantisation=Quantisation(weights))
+    halves = load_model(config, TEXT)
+    monkeypatch.setattr(packing._Packing, "_panel_dtype", lambda *_: torch.float32)
+    floats = load_model(config, TEXT)
+    assert isinstance(halves, FusedModel)
+    assert isinstance(floats, FusedModel)
+    assert torch.equal(run(halves, PROMPTS, ROWS), run(floats, PROMPTS, ROWS))
 
 
 @pytest.fixture

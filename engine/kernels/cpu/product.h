@@ -26,15 +26,15 @@ void prefetch_share(const T* next, int64_t elements, int64_t part, int64_t parts
     }
 }
 
-// One thread's work at a product of rows that lie one behind the other.
-template <typename T, typename Finish>
+// One thread's work at a product of rows that lie one behind the other, with panels of W.
+template <typename W, typename T, typename Finish>
 void vector_product(const T* rows, int64_t m, const TmMatrix& weight, Team& team,
                     const Finish& finish) {
     const int64_t k = weight.inputs, panels = (weight.outputs + kPanel - 1) / kPanel;
     const int64_t groups = (panels + kTilePanels - 1) / kTilePanels;
     const int64_t block = block_rows(m, groups, team.size());
     const int64_t blocks = (m + block - 1) / block;
-    const T* base = static_cast<const T*>(weight.panels);
+    const W* base = static_cast<const W*>(weight.panels);
     alignas(64) float sums[kMaxRows * kTileColumns];
     for (int64_t item = team.take(); item < groups * blocks; item = team.take()) {
         const int64_t first = item / blocks * kTilePanels;
@@ -42,7 +42,7 @@ void vector_product(const T* rows, int64_t m, const TmMatrix& weight, Team& team
         const int64_t next = std::min(first + kTilePanels * team.size(), panels - here);
         const int64_t start = item % blocks * block, end = std::min(m, start + block);
         const int64_t parts = (end - start + kMaxRows - 1) / kMaxRows;
-        const Panels<T> group = {base + first * panel_elements(k), panel_elements(k), here};
+        const Panels<W> group = {base + first * panel_elements(k), panel_elements(k), here};
         const int64_t column = first * kPanel;
         const int64_t columns = std::min(here * kPanel, weight.outputs - column);
         for (int64_t part = 0; part < parts; ++part) {
@@ -63,7 +63,7 @@ void vector_product(const T* rows, int64_t m, const TmMatrix& weight, Team& team
 // For each tile finish(row, first_column, num_columns, const float* sums) is called once per row,
 // with whole panels of sums; every thread of the team calls product, which ends with a barrier
 // unless there are no rows. A thread gets the columns of a row in ascending order.
-template <typename T, typename Finish>
+template <typename W, typename T, typename Finish>
 void product(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& team,
              const Finish& finish) {
     if (m == 0) return;
@@ -76,6 +76,6 @@ void product(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& team,
         }
     }
 #endif
-    vector_product(rows.base, m, weight, team, finish);
+    vector_product<W>(rows.base, m, weight, team, finish);
     team.barrier();
 }

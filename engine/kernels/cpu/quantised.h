@@ -73,14 +73,14 @@ void product_int8(const T* rows, int64_t stride, int64_t m, const TmMatrix& weig
     });
 }
 
-// As `product`, of weights of 4 bits.
-template <typename T, typename Finish>
-void product_int4(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight, Team& team,
-                  const Finish& finish) {
+// As `product`, of weights whose panels unpack(panel, first input, inputs, T*) makes into those of T.
+template <typename T, typename Unpack, typename Finish>
+void product_unpacked(const T* rows, int64_t stride, int64_t m, const TmMatrix& weight,
+                      int64_t panel_bytes, const Unpack& unpack, Team& team,
+                      const Finish& finish) {
     if (m == 0) return;
     // Unpacking is paid once for each block of rows; a part of k at a time stays in the caches.
     constexpr int64_t kBlockRows = 256, kPart = 512;
-    const int64_t panel_bytes = weight.inputs / kInt4Group * kInt4GroupBytes;
     alignas(64) T unpacked[kTilePanels * kPart * kPanel];
     alignas(64) float sums[kBlockRows * kTileColumns];
     for_pieces(m, weight.outputs, kBlockRows, team, [&](int64_t first, int64_t num_panels,
@@ -89,7 +89,7 @@ void product_int4(const T* rows, int64_t stride, int64_t m, const TmMatrix& weig
         for (int64_t done = 0; done < weight.inputs; done += kPart) {
             const int64_t k = std::min(kPart, weight.inputs - done);
             for (int64_t p = 0; p < num_panels; ++p) {
-                unpack_int4(packed + p * panel_bytes, done, k, unpacked + p * panel_elements(k));
+                unpack(packed + p * panel_bytes, done, k, unpacked + p * panel_elements(k));
             }
             const Panels<T> panels = {unpacked, panel_elements(k), num_panels};
             for (int64_t row = start; row < end; row += kMaxRows) {
@@ -105,13 +105,32 @@ void product_int4(const T* rows, int64_t stride, int64_t m, const TmMatrix& weig
     });
 }
 
+// As `product`, of weights of 4 bits.
+template <typename T, typename Finish>
+void product_int4(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& team,
+                  const Finish& finish) {
+    const int64_t panel_bytes = weight.inputs / kInt4Group * kInt4GroupBytes;
+    product_unpacked(rows.base, rows.width, m, weight, panel_bytes, unpack_int4<T>, team, finish);
+}
+
+// As `product`, of halves. Few rows widen them on their way, more of them once for all.
+template <typename T, typename Finish>
+void product_halves(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& team,
+                    const Finish& finish) {
+    constexpr int64_t kFewRows = 18;
+    if (m <= kFewRows) return product<bf16>(rows, m, weight, team, finish);
+    const int64_t panel_bytes = panel_elements(weight.inputs) * sizeof(bf16);
+    product_unpacked(rows.base, rows.width, m, weight, panel_bytes, widen_halves<T>, team, finish);
+}
+
 // The product that the weight's format asks for, of rows laid out by rows_for.
 template <typename T, typename Finish>
 void any_product(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Int8Rows space, Team& team,
                  const Finish& finish) {
     switch (weight.format) {
         case TM_INT8: return product_int8(rows.base, rows.width, m, weight, space, team, finish);
-        case TM_INT4: return product_int4(rows.base, rows.width, m, weight, team, finish);
-        default: return product(rows, m, weight, team, finish);
+        case TM_INT4: return product_int4(rows, m, weight, team, finish);
+        case TM_HALVES: return product_halves(rows, m, weight, team, finish);
+        default: return product<T>(rows, m, weight, team, finish);
     }
 }

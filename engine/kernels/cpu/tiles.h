@@ -20,32 +20,32 @@ constexpr int kTileRows = 6, kTilePanels = 4;
 constexpr int kTileRows = 3, kTilePanels = 2;
 #endif
 constexpr int kTileColumns = kTilePanels * kPanel;
+// The same where panels are widened on their way: that takes registers, and a tall tile does it less
+// often.
+#if defined(__AVX512F__)
+constexpr int kWideningRows = 6, kWideningPanels = 2;
+#else
+constexpr int kWideningRows = 6, kWideningPanels = 1;
+#endif
 // Rows that one call of multiply_rows takes; AMX works on 2 x 2 tiles of 16 rows.
 #if defined(TM_HAS_AMX)
 constexpr int kMaxRows = 32;
 #else
-constexpr int kMaxRows = kTileRows;
+constexpr int kMaxRows = 6;
 #endif
 
 // Elements between two panels of a weight with k inputs, and between two steps along k in a panel.
 inline int64_t panel_elements(int64_t k) { return k * kPanel; }
 
+// A line of a panel of bfloat16, and its first and second inputs in float32.
 #if defined(__AVX512F__)
-inline Vec multiply_pair(Vec sum, const bf16* pair, __m512i line) {
-    int32_t both;
-    std::memcpy(&both, pair, 4);
-    const __m512i a = _mm512_set1_epi32(both);
-#if defined(__AVX512BF16__)
-    return {_mm512_dpbf16_ps(sum.v, (__m512bh)line, (__m512bh)a)};
-#else
-    const __m512i high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
-    const Vec even = {_mm512_castsi512_ps(_mm512_slli_epi32(line, 16))};
-    const Vec odd = {_mm512_castsi512_ps(_mm512_and_si512(line, high))};
-    return fma(odd, splat(to_float(pair[1])), fma(even, splat(to_float(pair[0])), sum));
-#endif
-}
 using Line = __m512i;
 inline Line load_line(const bf16* p) { return _mm512_loadu_si512(p); }
+inline Vec first_inputs(Line line) { return {_mm512_castsi512_ps(_mm512_slli_epi32(line, 16))}; }
+inline Vec second_inputs(Line line) {
+    const __m512i high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000));
+    return {_mm512_castsi512_ps(_mm512_and_si512(line, high))};
+}
 #else
 struct Line {
     __m256i lo, hi;
@@ -54,13 +54,28 @@ inline Line load_line(const bf16* p) {
     const __m256i* q = reinterpret_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
-inline Vec multiply_pair(Vec sum, const bf16* pair, Line line) {
+inline Vec first_inputs(Line line) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(line.lo, 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(line.hi, 16))};
+}
+inline Vec second_inputs(Line line) {
     const __m256i high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000));
-    const Vec even = {_mm256_castsi256_ps(_mm256_slli_epi32(line.lo, 16)),
-                      _mm256_castsi256_ps(_mm256_slli_epi32(line.hi, 16))};
-    const Vec odd = {_mm256_castsi256_ps(_mm256_and_si256(line.lo, high)),
-                     _mm256_castsi256_ps(_mm256_and_si256(line.hi, high))};
-    return fma(odd, splat(to_float(pair[1])), fma(even, splat(to_float(pair[0])), sum));
+    return {_mm256_castsi256_ps(_mm256_and_si256(line.lo, high)),
+            _mm256_castsi256_ps(_mm256_and_si256(line.hi, high))};
+}
+#endif
+
+// sum + both inputs of a line times a pair of a row's elements
+#if defined(__AVX512BF16__)
+inline Vec multiply_pair(Vec sum, const bf16* pair, Line line) {
+    int32_t both;
+    std::memcpy(&both, pair, 4);
+    return {_mm512_dpbf16_ps(sum.v, (__m512bh)line, (__m512bh)_mm512_set1_epi32(both))};
+}
+#else
+inline Vec multiply_pair(Vec sum, const bf16* pair, Line line) {
+    sum = fma(first_inputs(line), splat(to_float(pair[0])), sum);
+    return fma(second_inputs(line), splat(to_float(pair[1])), sum);
 }
 #endif
 
@@ -124,6 +139,32 @@ void multiply_tile(const float* rows, int64_t stride, Panels<float> panels, int6
     store_sums<R, C>(sum, sums);
 }
 
+// In the order of sums of the panels in float32, so to the last bit their result.
+template <int R, int C>
+void multiply_tile(const float* rows, int64_t stride, Panels<bf16> panels, int64_t k, float* sums,
+                   bool adds) {
+    Vec sum[R][C];
+    start_sums<R, C>(sum, sums, adds);
+    for (int64_t i = 0; i < k; i += 2) {
+        Line line[C];
+        Vec inputs[C];
+        for (int c = 0; c < C; ++c) {
+            line[c] = load_line(panels.first + c * panels.stride + i * kPanel);
+            inputs[c] = first_inputs(line[c]);
+        }
+        for (int r = 0; r < R; ++r) {
+            const Vec a = splat(rows[r * stride + i]);
+            for (int c = 0; c < C; ++c) sum[r][c] = fma(a, inputs[c], sum[r][c]);
+        }
+        for (int c = 0; c < C; ++c) inputs[c] = second_inputs(line[c]);
+        for (int r = 0; r < R; ++r) {
+            const Vec a = splat(rows[r * stride + i + 1]);
+            for (int c = 0; c < C; ++c) sum[r][c] = fma(a, inputs[c], sum[r][c]);
+        }
+    }
+    store_sums<R, C>(sum, sums);
+}
+
 template <int C, typename T>
 void multiply_few(int64_t num_rows, const T* rows, int64_t stride, Panels<T> panels, int64_t k,
                   float* sums, bool adds) {
@@ -136,6 +177,19 @@ void multiply_few(int64_t num_rows, const T* rows, int64_t stride, Panels<T> pan
         case 5: return multiply_tile<5, C>(rows, stride, panels, k, sums, adds);
 #endif
         default: return multiply_tile<kTileRows, C>(rows, stride, panels, k, sums, adds);
+    }
+}
+
+template <int C>
+void multiply_few(int64_t num_rows, const float* rows, int64_t stride, Panels<bf16> panels,
+                  int64_t k, float* sums, bool adds) {
+    switch (num_rows) {
+        case 1: return multiply_tile<1, C>(rows, stride, panels, k, sums, adds);
+        case 2: return multiply_tile<2, C>(rows, stride, panels, k, sums, adds);
+        case 3: return multiply_tile<3, C>(rows, stride, panels, k, sums, adds);
+        case 4: return multiply_tile<4, C>(rows, stride, panels, k, sums, adds);
+        case 5: return multiply_tile<5, C>(rows, stride, panels, k, sums, adds);
+        default: return multiply_tile<kWideningRows, C>(rows, stride, panels, k, sums, adds);
     }
 }
 
@@ -206,6 +260,35 @@ void multiply_rows(int64_t num_rows, const T* rows, int64_t stride, Panels<T> pa
             case 2: multiply_few<2>(few, part, stride, panels, k, out, adds); break;
             case 3: multiply_few<kTilePanels - 1>(few, part, stride, panels, k, out, adds); break;
             default: multiply_few<kTilePanels>(few, part, stride, panels, k, out, adds);
+        }
+    }
+}
+
+// panel [k * 16] = inputs first .. first + k of a panel of halves; both are even.
+template <typename T>
+void widen_halves(const uint8_t* halves, int64_t first, int64_t k, T* panel) {
+    const bf16* from = reinterpret_cast<const bf16*>(halves) + first * kPanel;
+    for (int64_t i = 0; i < k; i += 2) {
+        const Line line = load_line(from + i * kPanel);
+        store(panel + i * kPanel, first_inputs(line));
+        store(panel + (i + 1) * kPanel, second_inputs(line));
+    }
+}
+
+// The same for panels of halves.
+inline void multiply_rows(int64_t num_rows, const float* rows, int64_t stride, Panels<bf16> panels,
+                          int64_t k, float* sums, bool adds = false) {
+    for (int64_t r = 0; r < num_rows; r += kWideningRows) {
+        const int64_t few = std::min<int64_t>(kWideningRows, num_rows - r);
+        for (int64_t c = 0; c < panels.count; c += kWideningPanels) {
+            const Panels<bf16> part = {panels.first + c * panels.stride, panels.stride,
+                                       std::min<int64_t>(kWideningPanels, panels.count - c)};
+            float* out = sums + r * kTileColumns + c * kPanel;
+            if (part.count == 1) {
+                multiply_few<1>(few, rows + r * stride, stride, part, k, out, adds);
+            } else {
+                multiply_few<kWideningPanels>(few, rows + r * stride, stride, part, k, out, adds);
+            }
         }
     }
 }
