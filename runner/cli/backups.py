@@ -7,13 +7,20 @@ import typer
 
 from runner.backup import Archive, Manifest, back_up, open_archive
 from runner.backup import restore as restore_archive
-from runner.cli.console import AsJson, DataDir, age, failing_clearly, installation, print_json
+from runner.cli.console import AsJson, DataDir, age, print_json
+from runner.cli.installation import failing_clearly, installation
 from runner.config import load_settings
 from runner.domain.errors import StateConflict
 from runner.embedded import EmbeddedServices
 from runner.supervisor.up_state import is_up
 
 File = Annotated[Path, typer.Argument(help="The file of the backup.", dir_okay=False)]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``backup`` and ``restore`` to the command line."""
+    parent.command()(backup)
+    parent.command()(restore)
 
 
 def backup(file: File, data_dir: DataDir = None, as_json: AsJson = False) -> None:

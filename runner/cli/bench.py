@@ -8,13 +8,20 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.console import AsJson, DataDir, ExitCode, failing_clearly, print_json, print_table
+from runner.cli.console import AsJson, DataDir, print_json, print_table
+from runner.cli.exit_codes import ExitCode
+from runner.cli.installation import failing_clearly
 from runner.config import load_settings
 from runner.model_library import find_folder
 
 app = typer.Typer(help="Benchmarks.", no_args_is_help=True)
 
 _ENGINE_BENCH = "runner.inference.local.bench"
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="bench")
 
 
 @app.callback()

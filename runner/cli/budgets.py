@@ -19,6 +19,11 @@ Key = Annotated[
 ]
 
 
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="budgets")
+
+
 @app.command("set")
 def set_budget(
     limit: Annotated[str, typer.Argument(help="What may be billed in a month, such as 25.00.")],

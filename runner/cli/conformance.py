@@ -5,9 +5,15 @@ from urllib.parse import urlsplit
 
 import typer
 
-from runner.cli.console import AsJson, ExitCode, print_json, print_table, progress_console
+from runner.cli.console import AsJson, print_json, print_table, progress_console
+from runner.cli.exit_codes import ExitCode
 
 _SMALL, _FULL = 20 * 1024**2, 200 * 1024**2  # bytes of the file that is streamed
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``conformance`` to the command line."""
+    parent.command()(conformance)
 
 
 def conformance(

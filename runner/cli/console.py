@@ -1,16 +1,13 @@
-"""What every verb shares: its options, how it prints, and how it fails.
+"""What every verb shares: its options, and how it prints.
 
-Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 the job had
-failures, 2 wrong use, 3 the services cannot be reached, 130 interrupted.
+Results go to standard output, everything else to standard error.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -18,14 +15,6 @@ from uuid import UUID
 import typer
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy.exc import OperationalError
-
-from runner.config import load_settings
-from runner.db import migrate
-from runner.domain.errors import RunnerError, Unavailable
-from runner.embedded import EmbeddedServices
-from runner.runtime import NotRunning, Runtime, find_services, open_runtime
-from runner.supervisor.up_state import is_up
 
 DataDir = Annotated[
     Path | None,
@@ -36,68 +25,6 @@ DataDir = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 progress_console = Console(stderr=True)
-
-
-class ExitCode(IntEnum):
-    """How a verb ended."""
-
-    DONE = 0
-    FAILURES = 1
-    USAGE = 2
-    UNREACHABLE = 3
-    INTERRUPTED = 130
-
-
-@contextmanager
-def installation(data_dir: Path | None) -> Iterator[Runtime]:
-    """The runtime of an installation that is up; else its services are started meanwhile."""
-    settings = load_settings(data_dir)
-    with failing_clearly():
-        try:
-            find_services(settings)
-        except NotRunning:
-            _refuse_while_up(settings.data_dir)
-            with EmbeddedServices(
-                settings.data_dir,
-                database_url=settings.database_url,
-                broker_url=settings.broker_url,
-            ) as urls:
-                migrate.upgrade(urls.database_url)
-                yield from _opened(data_dir)
-        else:
-            yield from _opened(data_dir)
-
-
-def _refuse_while_up(data_dir: Path) -> None:
-    """Services that were started here would be stopped at the end, under those who use them."""
-    if is_up(data_dir):
-        raise Unavailable(
-            f"The database of {data_dir} does not answer at the moment. Try again in some "
-            "seconds; `tokenmill status` shows what runs."
-        )
-
-
-def _opened(data_dir: Path | None) -> Iterator[Runtime]:
-    runtime = open_runtime(load_settings(data_dir))
-    try:
-        yield runtime
-    finally:
-        runtime.close()
-
-
-@contextmanager
-def failing_clearly() -> Iterator[None]:
-    """Turn expected errors into one sentence on standard error and an exit code."""
-    try:
-        yield
-    except RunnerError as error:
-        typer.echo(f"error: {error.message} [{error.code}]", err=True)
-        is_away = error.code in (NotRunning.code, Unavailable.code)
-        code = ExitCode.UNREACHABLE if is_away else ExitCode.USAGE
-        raise typer.Exit(code) from None
-    except OperationalError as error:
-        typer.echo(f"error: the database cannot be reached: {error.orig}", err=True)
-        raise typer.Exit(ExitCode.UNREACHABLE) from None
 
 
 def print_json(value: object) -> None:

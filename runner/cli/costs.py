@@ -8,16 +8,9 @@ from typing import Annotated
 import typer
 from sqlalchemy.orm import Session
 
-from runner.cli.console import (
-    AsJson,
-    DataDir,
-    ExitCode,
-    installation,
-    money,
-    plain,
-    print_json,
-    print_table,
-)
+from runner.cli.console import AsJson, DataDir, money, plain, print_json, print_table
+from runner.cli.exit_codes import ExitCode
+from runner.cli.installation import installation
 from runner.domain import ids
 from runner.services import cost_exports, projects, rollup, worker_time
 from runner.services.costs import (
@@ -32,6 +25,11 @@ from runner.services.costs import (
 app = typer.Typer(help="What was spent, by day, project, key, model, tag, schedule or job.")
 
 _FORMATS = ("table", *cost_exports.FORMATS)
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="costs")
 
 
 @app.callback(invoke_without_command=True)

@@ -11,16 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from runner.cli.console import (
-    AsJson,
-    DataDir,
-    ExitCode,
-    installation,
-    money,
-    print_json,
-    print_table,
-    progress_console,
-)
+from runner.cli.console import AsJson, DataDir, money, print_json, print_table, progress_console
+from runner.cli.exit_codes import ExitCode
+from runner.cli.installation import installation
 from runner.config import Settings, load_settings
 from runner.domain import ids
 from runner.model_library import BUILTIN_MODEL, builtin_folder
@@ -32,6 +25,11 @@ from runner.supervisor import is_up, read_up_state
 _QUESTIONS = "data/gsm8k-questions.jsonl"
 _MAX_TOKENS = 128
 _ANSWER_LETTERS = 60
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``demo`` to the command line."""
+    parent.command()(demo)
 
 
 def demo(

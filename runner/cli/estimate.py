@@ -7,15 +7,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from runner.cli.console import (
-    AsJson,
-    DataDir,
-    ExitCode,
-    installation,
-    money,
-    print_json,
-    print_table,
-)
+from runner.cli.console import AsJson, DataDir, money, print_json, print_table
+from runner.cli.exit_codes import ExitCode
+from runner.cli.installation import installation
 from runner.domain.estimate import Basis, Estimate, Range
 from runner.services import projects
 from runner.services.file_estimates import FileEstimate, FileEstimator, Question
@@ -23,6 +17,11 @@ from runner.services.file_estimates import FileEstimate, FileEstimator, Question
 _READ_BYTES = 1024**2
 _PATIENCE_SECONDS = 3600.0  # whoever sits at a terminal may interrupt
 _LINES_NAMED = 10
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``estimate`` to the command line."""
+    parent.command()(estimate)
 
 
 def estimate(

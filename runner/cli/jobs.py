@@ -8,17 +8,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from runner.cli.console import (
-    AsJson,
-    DataDir,
-    ExitCode,
-    age,
-    installation,
-    money,
-    plain,
-    print_json,
-    print_table,
-)
+from runner.cli.console import AsJson, DataDir, age, money, plain, print_json, print_table
+from runner.cli.exit_codes import ExitCode
+from runner.cli.installation import installation
 from runner.cli.moments import RunHoursText, StartAfter, as_moment
 from runner.cli.progress import watch
 from runner.cli.projects import acting_for, read_id
@@ -40,9 +32,8 @@ _READ_BYTES = 1024**2
 
 
 def register(parent: typer.Typer) -> None:
-    """Add ``submit`` and the ``jobs`` group to the command line."""
+    """Add ``submit`` to the command line; the group is completed by job_verbs.py."""
     parent.command()(submit)
-    parent.add_typer(app, name="jobs")
 
 
 def submit(

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.console import AsJson, DataDir, age, installation, print_json, print_table
+from runner.cli.console import AsJson, DataDir, age, print_json, print_table
+from runner.cli.installation import installation
 from runner.cli.projects import read_id
 from runner.domain import ids
 from runner.services import keys, projects, request_limits
@@ -16,6 +17,11 @@ app = typer.Typer(help="API keys of projects.", no_args_is_help=True)
 PerMinute = Annotated[
     int, typer.Option(min=0, help="How many requests the key may send; 0 is without a limit.")
 ]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="keys")
 
 
 @app.command()

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.console import AsJson, DataDir, ExitCode
+from runner.cli.console import AsJson, DataDir
+from runner.cli.exit_codes import ExitCode
 from runner.config import Settings, load_settings
 from runner.domain.errors import RunnerError
 from runner.embedded import running

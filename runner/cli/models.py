@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.console import AsJson, DataDir, age, installation, print_json, print_table
+from runner.cli.console import AsJson, DataDir, age, print_json, print_table
+from runner.cli.installation import installation
 from runner.domain.pricing import NANO
 from runner.model_library import BUILTIN_MODEL, add_model, builtin_folder
 from runner.services import models
@@ -13,6 +14,11 @@ from runner.services.models import PriceList
 app = typer.Typer(help="Models and their prices.", no_args_is_help=True)
 
 Price = Annotated[float | None, typer.Option(help="Per million tokens, in the currency.", min=0)]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="models")
 
 
 @app.command("ls")

@@ -12,14 +12,9 @@ from uuid import UUID
 
 import typer
 
-from runner.cli.console import (
-    AsJson,
-    DataDir,
-    ExitCode,
-    failing_clearly,
-    print_json,
-    print_table,
-)
+from runner.cli.console import AsJson, DataDir, print_json, print_table
+from runner.cli.exit_codes import ExitCode
+from runner.cli.installation import failing_clearly
 from runner.config import load_settings
 from runner.domain.errors import InvalidRequest, NotFound
 from runner.domain.ids import WORKER_PREFIX, encode
@@ -33,6 +28,11 @@ _POLL_SECONDS = 0.25
 _IDLE_POLLS = 4
 # A worker that has been told to end a profile still has to write it.
 _PATIENCE_SECONDS = 60.0
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``profile`` to the command line."""
+    parent.command()(profile)
 
 
 def profile(

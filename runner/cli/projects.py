@@ -10,7 +10,8 @@ from uuid import UUID
 import typer
 from sqlalchemy.orm import Session
 
-from runner.cli.console import AsJson, DataDir, age, installation, print_json, print_table
+from runner.cli.console import AsJson, DataDir, age, print_json, print_table
+from runner.cli.installation import installation
 from runner.domain import ids
 from runner.domain.errors import NotFound
 from runner.domain.ids import ProjectId
@@ -51,6 +52,11 @@ def read_id(prefix: str, text: str, what: str, shown_by: str) -> UUID:
     if value is None:
         raise NotFound(f"{text!r} is not a {what}'s id; see: tokenmill {shown_by}.")
     return value
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="projects")
 
 
 @app.command("ls")

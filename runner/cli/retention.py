@@ -5,12 +5,18 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.console import AsJson, DataDir, age, installation, plain, print_json, print_table
+from runner.cli.console import AsJson, DataDir, age, plain, print_json, print_table
+from runner.cli.installation import installation
 from runner.services import retention as lines
 from runner.services.retention import Removal, Week
 from runner.services.retention_rule import FEWEST_DAYS, MOST_DAYS, Rule, read_rule, set_rule
 
 _MEBIBYTE = 1024**2
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``retention`` to the command line."""
+    parent.command()(retention)
 
 
 def retention(

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.console import AsJson, DataDir, installation, print_json
+from runner.cli.console import AsJson, DataDir, print_json
+from runner.cli.installation import installation
 from runner.cli.jobs import Project, caller_of, read_job_id, show_job
 from runner.cli.projects import acting_for
 from runner.services import contents, jobs, retries

@@ -10,15 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from runner.cli.console import (
-    AsJson,
-    ExitCode,
-    failing_clearly,
-    money,
-    print_json,
-    print_table,
-    progress_console,
-)
+from runner.cli.console import AsJson, money, print_json, print_table, progress_console
+from runner.cli.exit_codes import ExitCode
+from runner.cli.installation import failing_clearly
 from runner.cli.jobs import show_faults
 from runner.cli.progress import watch
 from runner.config import arm_failpoints, load_settings
@@ -29,6 +23,11 @@ from runner.offline.requests import PromptOptions
 from runner.offline.run import Refused, Run, RunOptions, at_work, summary_of
 from runner.offline.table import is_table
 from runner.services.job_records import JobRecord
+
+
+def register(parent: typer.Typer) -> None:
+    """Add ``run`` to the command line."""
+    parent.command()(run)
 
 
 def run(

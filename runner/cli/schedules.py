@@ -30,6 +30,11 @@ Project = Annotated[str, typer.Option(help="The project that owns the schedule."
 Which = Annotated[str, typer.Argument(help="The name or the id of a schedule.")]
 
 
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="schedules")
+
+
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="What to call it.")],

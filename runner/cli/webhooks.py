@@ -19,6 +19,11 @@ Project = Annotated[str, typer.Option(help="The project.")]
 WebhookArgument = Annotated[str, typer.Argument(help="Its id, from `webhooks ls`.")]
 
 
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="webhooks")
+
+
 @app.command()
 def add(
     url: Annotated[str, typer.Argument(help="Where to post events: https, on a public host.")],

@@ -8,7 +8,8 @@ from uuid import UUID
 import typer
 from sqlalchemy.orm import Session
 
-from runner.cli.console import AsJson, DataDir, age, installation, plain, print_json, print_table
+from runner.cli.console import AsJson, DataDir, age, plain, print_json, print_table
+from runner.cli.installation import installation
 from runner.cli.profile import choose
 from runner.domain.ids import WORKER_PREFIX, encode
 from runner.services import drains, profiles
@@ -19,6 +20,11 @@ app = typer.Typer(help="Engine workers.", no_args_is_help=True)
 Name = Annotated[
     str | None, typer.Argument(help="engine-1, or an id; needless while there is but one.")
 ]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the group to the command line."""
+    parent.add_typer(app, name="workers")
 
 
 @app.command("ls")

@@ -12,7 +12,6 @@ from runner.db import migrate
 from runner.db.session import SessionFactory, create_session_factory
 from runner.embedded import EmbeddedServices, ServiceUrls
 from runner.failpoints import FailPoint, forget_marks, hit
-from runner.model_library import ensure_builtin_model
 from runner.services import workers
 from runner.supervisor.errors import SupervisorError
 from runner.supervisor.port import usable_port
@@ -45,6 +44,9 @@ def make_plan(
                 f"The database can't be prepared: {error.orig}", code="database_unreachable"
             ) from error
         if options.workers:
+            # What converts models takes a while to import, and services start meanwhile.
+            from runner.model_library import ensure_builtin_model  # noqa: PLC0415
+
             with _sessions(urls) as sessions:
                 ensure_builtin_model(settings, sessions, tell)
 

@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from runner.cli.console import installation
+from runner.cli.installation import installation
 from runner.cli.lifecycle import register
 from runner.embedded import EmbeddedServices, prepare_data_dir
 from runner.supervisor.up_state import hold_data_dir
