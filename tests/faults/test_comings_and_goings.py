@@ -157,13 +157,15 @@ def fill(place: Path, leave: int) -> None:
         os.posix_fallocate(ballast.fileno(), ballast.tell(), max(1, free - leave))
 
 
-def write_log_until_full(data_dir: Path, sessions: SessionFactory) -> None:
+def fill_to_the_last_byte(place: Path, data_dir: Path, sessions: SessionFactory) -> None:
     """Have the database write its log until it cannot; that stops it altogether."""
     password = (data_dir / "secrets" / "postgres").read_text().strip()
     host = sessions.kw["bind"].url.query["host"]
+    # Connected before: a connection may have a file to write, too.
     with psycopg.connect(
         host=host, user="postgres", password=password, dbname="postgres", autocommit=True
     ) as connection:
+        fill(place, leave=0)
         write = "pg_logical_emit_message(false, 'test', repeat(md5(random()::text), 30000))"
         query = f"SELECT {write} FROM generate_series(1, 500)"
         with pytest.raises(psycopg.OperationalError):
@@ -189,8 +191,7 @@ def test_a_full_disk_refuses_uploads_stops_the_database_and_loses_nothing(
     assert found["verdict"] == "problem"
     assert "uploads are refused" in found["detail"]
 
-    fill(small_disk, leave=0)
-    write_log_until_full(house.data_dir, sessions)
+    fill_to_the_last_byte(small_disk, house.data_dir, sessions)
     eventually(lambda: fire.get("/readyz").status == 503)
     assert fire.get("/v1/batches").json()["error"]["code"] == "unavailable"
     assert house.process is not None

@@ -25,7 +25,7 @@ from runner.services.reconcile import keep_house, reconcile
 from runner.worker.engine_worker import EngineWorker
 
 LEASE_SECONDS, SHORT_SECONDS = 60.0, 2.0
-LINES = 48  # enough that the second worker finds some, however late its process starts
+LINES = 48
 SLOW = ",".join(
     f"{point}=delay-200:*"
     for point in (
@@ -59,18 +59,29 @@ def submit(actor: Actor, *prompts: str, **fields: object) -> UUID:
 def do_everything(stage: Stage, plan: str, job_id: UUID, lease_seconds: float) -> None:
     """A beat, a reader, a closer, a keeper of the house and an engine worker in one process.
 
-    The worker's leases may be short; whoever is silent for no longer is not taken for dead.
+    The worker's leases may be short; whoever is silent for no longer is not taken for dead. A
+    worker with long ones begins when the other has a lease, or it might leave it none.
     """
     actor = Actor(stage, plan, {})
     settings = actor.settings.model_copy(update={"lease_seconds": lease_seconds})
-    EngineWorker(settings, actor.sessions, [stage.name], lambda: None).start()
+    worker: EngineWorker | None = None
     deadline = time.monotonic() + PATIENCE
     while actor.state_of(job_id) in LIVE_JOB_STATES and time.monotonic() < deadline:
+        if worker is None and (lease_seconds == SHORT_SECONDS or has_lease(actor, job_id)):
+            worker = EngineWorker(settings, actor.sessions, [stage.name], lambda: None)
+            worker.start()
         run_ingest(actor.sessions, actor.settings, job_id)
         reconcile(actor.sessions, actor.settings)
         with actor.sessions.begin() as session:
             close_job(session, job_id)
         keep_house(actor.sessions)
+
+
+def has_lease(actor: Actor, job_id: UUID) -> bool:
+    """Whether a shard of the job has ever been leased."""
+    with actor.sessions() as session:
+        epochs = select(func.max(Shard.epoch)).where(Shard.job_id == job_id)
+        return (session.scalar(epochs) or 0) > 0
 
 
 def test_of_two_of_everything_at_once_each_effect_happens_once(actor: Actor) -> None:
