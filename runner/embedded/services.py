@@ -32,7 +32,8 @@ class ServiceUrls:
 class EmbeddedServices:
     """Starts what has no address yet: an address that is given is passed through untouched.
 
-    ``start`` may be called again at any time: it adopts what runs and starts what died. ``fast``
+    ``start`` may be called again at any time: it adopts what runs and starts what died; a service
+    that an earlier launcher left here, and that an address now stands for, is stopped. ``fast``
     trades the safety of the data against a crash of the machine for speed, for tests.
     """
 
@@ -47,8 +48,8 @@ class EmbeddedServices:
         self._data_dir = data_dir.expanduser().resolve()
         self._database_url = database_url
         self._broker_url = broker_url
-        self._postgres = None if database_url else Postgres(self._data_dir, fast)
-        self._valkey = None if broker_url else Valkey(self._data_dir)
+        self._postgres = Postgres(self._data_dir, fast)
+        self._valkey = Valkey(self._data_dir)
 
     def __enter__(self) -> ServiceUrls:
         try:
@@ -71,6 +72,9 @@ class EmbeddedServices:
         cancelled = cancelled or Event()
         prepare_data_dir(self._data_dir)
         with self._one_at_a_time():
+            for server in self._unused():
+                if server.occupied():
+                    server.stop()
             for server in self._servers():
                 if not server.alive():
                     rotate(self._data_dir / "logs" / f"{server.name}.log")
@@ -84,27 +88,32 @@ class EmbeddedServices:
         if not (self._data_dir / "run").is_dir():
             return
         with self._one_at_a_time():
-            for server in reversed(self._servers()):
+            for server in (self._valkey, self._postgres):
                 server.stop()
             _state_path(self._data_dir).unlink(missing_ok=True)
 
     def occupied(self) -> bool:
         """Whether any of the services lives in this data directory, whoever started it."""
-        return any(server.occupied() for server in self._servers())
+        return self._postgres.occupied() or self._valkey.occupied()
 
     def pids(self) -> dict[str, int | None]:
         """The process of each service that is ours; None for one that is dead."""
         return {server.name: server.pid if server.alive() else None for server in self._servers()}
 
     def _servers(self) -> "list[Postgres | Valkey]":
-        return [server for server in (self._postgres, self._valkey) if server is not None]
+        """Those that are to run here, in the order of their start."""
+        postgres: list[Postgres | Valkey] = [] if self._database_url else [self._postgres]
+        return postgres if self._broker_url else [*postgres, self._valkey]
+
+    def _unused(self) -> "list[Postgres | Valkey]":
+        """Those in whose place an address was given."""
+        used = self._servers()
+        return [server for server in (self._postgres, self._valkey) if server not in used]
 
     def _urls(self) -> ServiceUrls:
-        database_url = self._postgres.url if self._postgres else self._database_url
-        broker_url = self._valkey.url if self._valkey else self._broker_url
-        assert database_url is not None
-        assert broker_url is not None
-        return ServiceUrls(database_url, broker_url)
+        return ServiceUrls(
+            self._database_url or self._postgres.url, self._broker_url or self._valkey.url
+        )
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:

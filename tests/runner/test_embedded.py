@@ -60,8 +60,12 @@ def launch() -> Iterator[Launch]:
     """Makes launchers whose services are stopped after the test."""
     made: list[EmbeddedServices] = []
 
-    def make(data_dir: Path, database_url: str | None = None) -> EmbeddedServices:
-        made.append(EmbeddedServices(data_dir, database_url=database_url, fast=True))
+    def make(
+        data_dir: Path, database_url: str | None = None, broker_url: str | None = None
+    ) -> EmbeddedServices:
+        made.append(
+            EmbeddedServices(data_dir, database_url=database_url, broker_url=broker_url, fast=True)
+        )
         return made[-1]
 
     yield make
@@ -207,6 +211,15 @@ def test_orphans_are_stopped_by_whoever_asks(
     services.stop()
     assert not services.occupied()
     assert not any(alive(pid) for pid in orphaned)
+
+
+def test_an_orphan_in_whose_place_an_address_is_given_is_stopped(
+    tmp_path: Path, launch: Launch, orphaned: list[int]
+) -> None:
+    services = launch(tmp_path, broker_url="redis://elsewhere")
+    services.start()
+    assert services.pids() == {"postgres": orphaned[0]}
+    assert not alive(orphaned[1])
 
 
 def test_an_orphan_that_does_not_answer_is_replaced(

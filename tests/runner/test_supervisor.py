@@ -347,6 +347,7 @@ def test_children_end_when_the_supervisor_is_killed(tmp_path: Path, supervise: S
     run = supervise(child(events, "web", "WEB"), child(events, "engine-1", "ENGINE"))
     wait_until(lambda: len(events_of(events, "start")) == 2)
     run.process.kill()
+    run.process.wait()  # its children hear of the death of one of its threads
     wait_until(lambda: not any(alive(pid) for pid in events_of(events, "start").values()))
     assert len(events_of(events, "end")) == 2
     assert not is_up(run.data_dir)
