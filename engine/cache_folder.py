@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -35,3 +36,15 @@ def cache_folder(kind: str) -> Path:
     raise NoCacheFolder(
         f"no private folder for {kind} ({', '.join(map(str, candidates))}); make one writable"
     )
+
+
+@contextlib.contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Where to write what `path` is to hold; it is renamed into place when it is complete.
+
+    Several processes may do so at once: the last one's result stays.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent) as aside:
+        made = Path(aside) / path.name
+        yield made
+        os.replace(made, path)

@@ -3,14 +3,12 @@
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from engine.cache_folder import NoCacheFolder, cache_folder
+from engine.cache_folder import NoCacheFolder, cache_folder, written_aside
 from engine.config import EngineConfig
 from engine.kept_state import state_of
 from engine.kernels import KernelsUnavailable, load_kernels
@@ -52,11 +50,9 @@ class KeptSizes:
         if sizes.seconds < LEAST_SECONDS:
             return
         with contextlib.suppress(*_NOT_KEPT):
-            path = self._path()
-            with tempfile.TemporaryDirectory(dir=path.parent) as aside:
-                made = Path(aside) / path.name
-                made.write_text(json.dumps({**asdict(sizes), "state": self._state()}))
-                os.replace(made, path)
+            told = {**asdict(sizes), "state": self._state()}
+            with written_aside(self._path()) as made:
+                made.write_text(json.dumps(told))
 
     def _path(self) -> Path:
         config = self._config

@@ -9,9 +9,10 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from engine.cache_folder import written_aside
 
 SOURCES = Path(__file__).parent / "cpu"
 CPU_INFO = Path("/proc/cpuinfo")
@@ -106,11 +107,9 @@ def build(level: Level, folder: Path, extra_options: tuple[str, ...] = ()) -> Pa
     if _is_whole(path):
         return path
     try:
-        with tempfile.TemporaryDirectory(dir=folder) as aside:
-            made = Path(aside) / path.name
+        with written_aside(path) as made:
             _compile(compiler, options, made)
             _seal(made)
-            os.replace(made, path)
     except OSError as error:
         raise KernelsUnavailable(f"{folder} can't be written ({error.strerror})") from error
     return path

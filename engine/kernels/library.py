@@ -23,7 +23,7 @@ FLOAT32, BFLOAT16 = 0, 1
 """TmDtype of attention.h."""
 POOL_PLAIN, POOL_INT8 = 0, 1
 """TmPool of attention.h."""
-FORMAT_PLAIN, FORMAT_INT8, FORMAT_INT4, FORMAT_HALVES = 0, 1, 2, 3
+FORMAT_PLAIN, FORMAT_INT8, FORMAT_INT4, FORMAT_BF16 = 0, 1, 2, 3
 """TmFormat of product.h."""
 
 

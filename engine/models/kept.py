@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from engine.attention.backend import AttentionOptions, LayerShape
-from engine.cache_folder import NoCacheFolder, cache_folder
+from engine.cache_folder import NoCacheFolder, cache_folder, written_aside
 from engine.config import EngineConfig
 from engine.errors import NotPaged
 from engine.kept_state import state_of
@@ -70,10 +69,7 @@ def load_kept(config: EngineConfig) -> FusedModel | None:
 
 
 def keep_model(config: EngineConfig, packed: PackedModel, answers: list[torch.Tensor]) -> None:
-    """Keep a model that was proved against the plain model's `answers`, if it is worth the room.
-
-    Two processes may do so at once: each writes aside and renames, and either result serves both.
-    """
+    """Keep a model that was proved against the plain model's `answers`, if it is worth the room."""
     has_sinks = any(options.sinks is not None for options in packed.options)
     if len(packed.arena.used) < SMALLEST_BYTES or has_sinks:
         return
@@ -194,12 +190,10 @@ _LEFT_OUT = ("layers", "attention")
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor], told: dict[str, str]) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as aside:
-        made = Path(aside) / path.name
+    with written_aside(path) as made:
         save_file(tensors, made, told)
         with made.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(made, path)
 
 
 def _remove_orphans(folder: Path) -> None:

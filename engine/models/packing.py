@@ -9,7 +9,7 @@ from torch import nn
 from engine.attention.backend import AttentionOptions, LayerShape
 from engine.attention.cpu import DTYPES
 from engine.kernels import Kernels
-from engine.kernels.library import FORMAT_HALVES, FORMAT_PLAIN, Layer, Matrix, Stack
+from engine.kernels.library import FORMAT_BF16, FORMAT_PLAIN, Layer, Matrix, Stack
 from engine.kernels.memory import Arena, padded
 from engine.models.llama import LayerParts, Parts, take_apart
 from engine.models.loaded import LoadedModel
@@ -130,7 +130,7 @@ class _Packing:
             bias=None if bias is None else self._vector(bias),
             outputs=sum(linear.out_features for linear in linears),
             inputs=inputs,
-            format=FORMAT_PLAIN if dtype is self._dtype else FORMAT_HALVES,
+            format=FORMAT_PLAIN if dtype is self._dtype else FORMAT_BF16,
         )
         for linear in linears:
             linear.weight = nn.Parameter(torch.empty(0), requires_grad=False)

@@ -8,7 +8,7 @@ import ctypes
 
 import torch
 
-from engine.kernels.library import FORMAT_HALVES, FORMAT_INT4, FORMAT_INT8, Layer, Matrix, Stack
+from engine.kernels.library import FORMAT_BF16, FORMAT_INT4, FORMAT_INT8, Layer, Matrix, Stack
 from engine.kernels.memory import Arena
 from engine.models.calibration import Reach, smoothing
 from engine.models.low_bits import PANEL, pack_int4, pack_int8, packed_bytes
@@ -75,7 +75,7 @@ class QuantisedLayers:
         return panels * PANEL * int(matrix.inputs) * self._panel_dtype(matrix).itemsize
 
     def _panel_dtype(self, matrix: Matrix) -> torch.dtype:
-        return torch.bfloat16 if matrix.format == FORMAT_HALVES else self._dtype
+        return torch.bfloat16 if matrix.format == FORMAT_BF16 else self._dtype
 
     def _bytes(self, matrix: Matrix) -> int:
         return packed_bytes(-(-matrix.outputs // PANEL), matrix.inputs, self._weights)

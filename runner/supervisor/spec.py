@@ -87,9 +87,16 @@ def process_table(
     return (
         ProcessSpec("web", Role.WEB, _web_command(options), counting, _WEB_GRACE_SECONDS + 5.0),
         ProcessSpec(
-            "beat", Role.BEAT, _beat_command(settings.data_dir), env, _BEAT_GRACE_SECONDS, True
+            "beat",
+            Role.BEAT,
+            _beat_command(settings.data_dir),
+            env,
+            _BEAT_GRACE_SECONDS,
+            follows_page=True,
         ),
-        ProcessSpec("cpu", Role.CPU, _cpu_command(), counting, _CPU_GRACE_SECONDS, True),
+        ProcessSpec(
+            "cpu", Role.CPU, _cpu_command(), counting, _CPU_GRACE_SECONDS, follows_page=True
+        ),
         *engines,
     )
 

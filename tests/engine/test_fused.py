@@ -15,7 +15,7 @@ from engine.attention.backend import BatchLayout
 from engine.config import EngineConfig
 from engine.kernels import Kernels
 from engine.kernels.build import LEVELS, usable_levels
-from engine.kernels.library import BFLOAT16, FLOAT32, FORMAT_HALVES, FORMAT_PLAIN, Matrix
+from engine.kernels.library import BFLOAT16, FLOAT32, FORMAT_BF16, FORMAT_PLAIN, Matrix
 from engine.llm_engine import LLMEngine
 from engine.models import FusedModel, LoadedModel, Wanted, load_model, loading, packing
 from engine.models.hf import load_from_folder, page_attention
@@ -90,15 +90,15 @@ def test_products_equal_torch_s_for_every_number_of_rows(
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(160, 64), (528, 96), (35, 32), (40, 4096)])
-def test_halves_give_the_same_sums_as_the_floats_that_they_are(
+def test_panels_of_bfloat16_give_the_same_sums_as_the_floats_that_they_are(
     kernels: Kernels, outputs: int, inputs: int
 ) -> None:
     generator = torch.Generator().manual_seed(0)
-    halves = torch.randn(outputs, inputs, generator=generator).bfloat16()
+    short = torch.randn(outputs, inputs, generator=generator).bfloat16()
     matrices, memory = [], []
     for weight, code, kind in (
-        (halves, BFLOAT16, FORMAT_HALVES),
-        (halves.float(), FLOAT32, FORMAT_PLAIN),
+        (short, BFLOAT16, FORMAT_BF16),
+        (short.float(), FLOAT32, FORMAT_PLAIN),
     ):
         panels = torch.empty(-(-outputs // 16) * 16 * inputs, dtype=weight.dtype)
         kernels.functions.tm_pack(weight.data_ptr(), outputs, inputs, code, panels.data_ptr(), 0, 1)
@@ -173,25 +173,25 @@ def test_weights_that_were_bfloat16_take_half_the_room_in_float32_and_lose_nothi
     floats = load_model(config)
     assert isinstance(floats, FusedModel)
     assert floats.packed.stack.head.format == FORMAT_PLAIN
-    halve(llama_folder)
-    halves = load_model(config)
-    assert isinstance(halves, FusedModel)
-    assert halves.packed.stack.head.format == FORMAT_HALVES
-    assert halves.packed.stack.layers[0].down.format == FORMAT_HALVES
+    round_to_bfloat16(llama_folder)
+    short = load_model(config)
+    assert isinstance(short, FusedModel)
+    assert short.packed.stack.head.format == FORMAT_BF16
+    assert short.packed.stack.layers[0].down.format == FORMAT_BF16
     embedding = floats.vocab_size * floats.hidden_size * 4
     room = len(floats.packed.arena.used) - embedding
-    assert len(halves.packed.arena.used) - embedding < 0.6 * room
+    assert len(short.packed.arena.used) - embedding < 0.6 * room
     monkeypatch.setattr(packing._Packing, "_panel_dtype", lambda *_: torch.float32)
     exact = load_model(config)
     assert isinstance(exact, FusedModel)
     assert exact.packed.stack.head.format == FORMAT_PLAIN
     prompts = [[3 + i for i in range(37)], [9], [200 - i for i in range(20)]]
     rows = [36, 37, 57, 10]
-    assert torch.equal(run(halves, prompts, rows), run(exact, prompts, rows))
-    assert torch.equal(run(halves, [[9]], [0]), run(exact, [[9]], [0]))
+    assert torch.equal(run(short, prompts, rows), run(exact, prompts, rows))
+    assert torch.equal(run(short, [[9]], [0]), run(exact, [[9]], [0]))
 
 
-def halve(folder: Path) -> None:
+def round_to_bfloat16(folder: Path) -> None:
     """Round the weights of a folder to bfloat16, and keep them as float32."""
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     network.bfloat16().float().save_pretrained(folder)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_fused import halve, load_paged, perturb, run
+from test_fused import load_paged, perturb, round_to_bfloat16, run
 from tiny_models import EngineFactory, save_model
 from transformers import AutoModelForCausalLM
 
@@ -38,17 +38,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_halves_are_rounded_like_the_floats_that_they_are(
+def test_weights_kept_in_bfloat16_are_rounded_like_the_floats_that_they_are(
     folder: Path, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    halve(folder)
+    round_to_bfloat16(folder)
     config = EngineConfig(folder, dtype="float32", quantisation=Quantisation(weights))
-    halves = load_model(config, TEXT)
+    short = load_model(config, TEXT)
     monkeypatch.setattr(packing._Packing, "_panel_dtype", lambda *_: torch.float32)
     floats = load_model(config, TEXT)
-    assert isinstance(halves, FusedModel)
+    assert isinstance(short, FusedModel)
     assert isinstance(floats, FusedModel)
-    assert torch.equal(run(halves, PROMPTS, ROWS), run(floats, PROMPTS, ROWS))
+    assert torch.equal(run(short, PROMPTS, ROWS), run(floats, PROMPTS, ROWS))
 
 
 @pytest.fixture

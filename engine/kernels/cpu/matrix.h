@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-// How a weight is packed; tiles.h, tiles_int8.h and int4.h describe the panels. Halves are panels of
+// How a weight is packed; tiles.h, tiles_int8.h and int4.h describe the panels. TM_BF16 is panels of
 // bfloat16 for rows of float32: exact where the weights were bfloat16 before.
-enum TmFormat : int32_t { TM_PLAIN = 0, TM_INT8 = 1, TM_INT4 = 2, TM_HALVES = 3 };
+enum TmFormat : int32_t { TM_PLAIN = 0, TM_INT8 = 1, TM_INT4 = 2, TM_BF16 = 3 };
 
 extern "C" {
 struct TmMatrix {

@@ -113,14 +113,15 @@ void product_int4(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& 
     product_unpacked(rows.base, rows.width, m, weight, panel_bytes, unpack_int4<T>, team, finish);
 }
 
-// As `product`, of halves. Few rows widen them on their way, more of them once for all.
+// As `product`, of rows of float32 and panels of bfloat16, which few rows widen on their way and
+// more of them once for all.
 template <typename T, typename Finish>
-void product_halves(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& team,
+void product_bf16(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& team,
                     const Finish& finish) {
     constexpr int64_t kFewRows = 18;
     if (m <= kFewRows) return product<bf16>(rows, m, weight, team, finish);
     const int64_t panel_bytes = panel_elements(weight.inputs) * sizeof(bf16);
-    product_unpacked(rows.base, rows.width, m, weight, panel_bytes, widen_halves<T>, team, finish);
+    product_unpacked(rows.base, rows.width, m, weight, panel_bytes, widen_bf16<T>, team, finish);
 }
 
 // The product that the weight's format asks for, of rows laid out by rows_for.
@@ -130,7 +131,7 @@ void any_product(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Int8Row
     switch (weight.format) {
         case TM_INT8: return product_int8(rows.base, rows.width, m, weight, space, team, finish);
         case TM_INT4: return product_int4(rows, m, weight, team, finish);
-        case TM_HALVES: return product_halves(rows, m, weight, team, finish);
+        case TM_BF16: return product_bf16(rows, m, weight, team, finish);
         default: return product<T>(rows, m, weight, team, finish);
     }
 }

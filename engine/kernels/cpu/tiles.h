@@ -264,10 +264,10 @@ void multiply_rows(int64_t num_rows, const T* rows, int64_t stride, Panels<T> pa
     }
 }
 
-// panel [k * 16] = inputs first .. first + k of a panel of halves; both are even.
+// panel [k * 16] = inputs first .. first + k of a panel of bfloat16; both are even.
 template <typename T>
-void widen_halves(const uint8_t* halves, int64_t first, int64_t k, T* panel) {
-    const bf16* from = reinterpret_cast<const bf16*>(halves) + first * kPanel;
+void widen_bf16(const uint8_t* packed, int64_t first, int64_t k, T* panel) {
+    const bf16* from = reinterpret_cast<const bf16*>(packed) + first * kPanel;
     for (int64_t i = 0; i < k; i += 2) {
         const Line line = load_line(from + i * kPanel);
         store(panel + i * kPanel, first_inputs(line));
@@ -275,7 +275,7 @@ void widen_halves(const uint8_t* halves, int64_t first, int64_t k, T* panel) {
     }
 }
 
-// The same for panels of halves.
+// The same for rows of float32 and panels of bfloat16.
 inline void multiply_rows(int64_t num_rows, const float* rows, int64_t stride, Panels<bf16> panels,
                           int64_t k, float* sums, bool adds = false) {
     for (int64_t r = 0; r < num_rows; r += kWideningRows) {
