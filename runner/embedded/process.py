@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -52,7 +53,8 @@ class ServerProcess:
 
     def send(self, number: signal.Signals) -> None:
         if self.alive():
-            self._process.send_signal(number)
+            with suppress(psutil.NoSuchProcess):
+                self._process.send_signal(number)
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,10 @@ class ServerSlot:
         deadline = time.monotonic() + _MOVING_IN_SECONDS
         while self.occupied():
             for process in self._inhabitants():
-                if self.is_main(process):
-                    return ServerProcess(process, None)
+                # A killed server's other processes end one by one, perhaps as they are looked at.
+                with suppress(psutil.Error):
+                    if self.is_main(process):
+                        return ServerProcess(process, None)
             if time.monotonic() > deadline:
                 break
             time.sleep(_POLL_SECONDS)
@@ -133,7 +137,8 @@ class ServerSlot:
             if self._wait_empty(server, seconds):
                 return
         for process in self._inhabitants():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         if not self._wait_empty(server, steps[-1][1]):
             raise EmbeddedError(
                 f"A server still runs in {self.home} and could not be stopped; it may belong to "

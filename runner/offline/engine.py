@@ -4,6 +4,7 @@ Run as ``python -m runner.offline.engine MODEL``. TERM asks it to drain. When it
 ends, the run is gone, whatever it died of: then the engine ends the run's database and itself.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -42,10 +43,14 @@ def _listen(settings: Settings, worker: EngineWorker) -> None:
         else:
             worker.look()
 
-    hear(sys.stdin.buffer, on_ring)
-    # What was in hand is not given back: what killed the run may have been one of its lines.
-    stop_services(settings.data_dir)
-    os._exit(0)
+    try:
+        hear(sys.stdin.buffer, on_ring)
+        # What was in hand is not given back: what killed the run may have been one of its lines.
+        stop_services(settings.data_dir)
+    except Exception:
+        logging.getLogger(__name__).exception("The run is gone; its database may still run.")
+    finally:
+        os._exit(0)  # whatever went wrong: this process holds the lock that the next run waits for
 
 
 if __name__ == "__main__":

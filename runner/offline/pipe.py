@@ -27,5 +27,15 @@ class PipeBell:
 def hear(stream: IO[bytes], on_ring: Callable[[Ring], None]) -> None:
     """Hand on every ring of a pipe; returns when the other end is gone."""
     for line in stream:
+        ring = _ring(line)
+        if ring is not None:
+            on_ring(ring)
+
+
+def _ring(line: bytes) -> Ring | None:
+    """What a line says; None for one that a library printed, or that a killed sender broke off."""
+    try:
         bell, _, job_id = line.decode().strip().partition(" ")
-        on_ring(Ring(Bell(bell), UUID(job_id) if job_id else None))
+        return Ring(Bell(bell), UUID(job_id) if job_id else None)
+    except ValueError:
+        return None

@@ -137,6 +137,22 @@ def test_a_run_survives_kills_of_itself_and_its_database_with_no_line_done_twice
     assert json.loads(told)["output_tokens"] == sum(used)
 
 
+def test_a_killed_run_leaves_its_place_even_if_its_database_cannot_be_ended(tmp_path: Path) -> None:
+    source, output = write_lines(tmp_path / "in.jsonl", MANY), tmp_path / "out.jsonl"
+    turns = place_of(output) / "run" / "services.lock"
+    with running(source, output, 1) as process:
+        turns.unlink()
+        turns.mkdir()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    place = Place(place_of(output))
+    place.take(print)
+    place.leave()
+    assert "database may still run" in (place.folder / "logs" / "engine.log").read_text()
+    turns.rmdir()
+    assert len(ledger_at_rest(output)) < MANY  # the database that was left there is found again
+
+
 def test_a_run_that_is_done_stays_done_and_only_with_fresh_takes_another_input(
     tmp_path: Path,
 ) -> None:
