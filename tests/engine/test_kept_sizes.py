@@ -74,6 +74,24 @@ def test_the_next_start_takes_the_sizes_without_finding_them(
     assert make_engine(step_seconds=5.0, max_num_seqs=40).description == first.description
 
 
+@pytest.mark.parametrize(
+    ("took", "holds", "tried"),
+    [
+        ([1.1], True, 1),
+        ([2.3, 5.0, 1.5], True, 3),  # cold, then beside other work
+        ([2.3] * 9, False, step_size.TRIES),
+        ([0.4, 1.0], False, 1),  # a faster machine is no accident
+        ([2.3, 0.4, 1.0], False, 2),
+    ],
+)
+def test_a_slow_step_alone_says_nothing_about_kept_sizes(
+    took: list[float], holds: bool, tried: int
+) -> None:
+    left = iter(took)
+    assert step_size.still_takes(lambda: next(left), 1.0) is holds
+    assert len(list(left)) == len(took) - tried
+
+
 @pytest.mark.parametrize("drift", [1000.0, 0.001])
 def test_sizes_are_found_again_where_a_step_takes_another_time(
     make_engine: EngineFactory, cache: Path, drift: float
