@@ -21,10 +21,12 @@ from engine.kernels.build import OPTIONS, SOURCES, find_compiler, usable_levels
 from engine.kernels.memory import zeroed
 from engine.kernels.threads import usable_threads
 from engine.models import FusedModel, Wanted, load_model
+from engine.quantisation import PLAIN, WEIGHTS, Quantisation
 
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 BLOCK = 16
 READ_BYTES = 1 << 30
+READ_TOKENS = 64
 
 
 def ceilings(threads: int) -> None:
@@ -96,12 +98,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--weights", default=PLAIN, choices=WEIGHTS)
     parser.add_argument("--no-torch", action="store_true", help="leave oneDNN out")
     options = parser.parse_args()
     threads = usable_threads()
     torch.set_num_threads(threads)
     ceilings(threads)
-    model = load_model(EngineConfig(model=options.model, dtype=options.dtype))
+    rounded = Quantisation(weights=options.weights)
+    config = EngineConfig(model=options.model, dtype=options.dtype, quantisation=rounded)
+    model = load_model(config, range(READ_TOKENS))  # speed doesn't depend on what is rounded
     if not isinstance(model, FusedModel):
         raise SystemExit(f"{options.model} runs without fused layers here")
     attention = open_attention(model.shapes, BLOCK, model.device, model.dtype)

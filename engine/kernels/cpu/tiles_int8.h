@@ -11,11 +11,8 @@
 // Inputs of one AMX tile.
 constexpr int64_t kInt8Step = 64;
 
-#if defined(__AVX512F__)
+// Rows of a register tile.
 constexpr int kInt8Rows = 6;
-#else
-constexpr int kInt8Rows = 3;
-#endif
 
 inline int32_t four_of(const int8_t* p) {
     int32_t four;
@@ -42,29 +39,30 @@ void multiply_tile_int8(const int8_t* rows, int64_t stride, const int8_t* panel,
     for (int r = 0; r < R; ++r) _mm512_storeu_si512(sums + r * kTileColumns, sum[r]);
 }
 #else
-// In int16, whose products of pairs can't overflow: 4 outputs a register, two partial sums each.
+// vpmaddubsw takes one factor without a sign and sums two products in int16: the signs of the row go
+// to the weights, of which none is -128, and 2 * 128 * 127 fits.
 template <int R>
 void multiply_tile_int8(const int8_t* rows, int64_t stride, const int8_t* panel, const int32_t*,
                         int64_t k, int32_t* sums) {
-    for (int quarter = 0; quarter < 4; ++quarter) {
-        __m256i sum[R];
-        for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_si256();
-        for (int64_t i = 0; i < k; i += 4) {
-            const int8_t* part = panel + i * kPanel + quarter * 16;
-            const __m256i line =
-                _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(part)));
-            for (int r = 0; r < R; ++r) {
-                const __m128i four = _mm_set1_epi32(four_of(rows + r * stride + i));
-                const __m256i wide = _mm256_cvtepi8_epi16(four);
-                sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(wide, line));
-            }
-        }
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sum[R][2];
+    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+    for (int64_t i = 0; i < k; i += 4) {
+        const __m256i* line = reinterpret_cast<const __m256i*>(panel + i * kPanel);
+        const __m256i low = _mm256_loadu_si256(line), high = _mm256_loadu_si256(line + 1);
         for (int r = 0; r < R; ++r) {
-            const __m128i low = _mm256_castsi256_si128(sum[r]);
-            const __m128i four = _mm_hadd_epi32(low, _mm256_extracti128_si256(sum[r], 1));
-            int32_t* out = sums + r * kTileColumns + quarter * 4;
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(out), four);
+            const __m256i four = _mm256_set1_epi32(four_of(rows + r * stride + i));
+            const __m256i size = _mm256_abs_epi8(four);
+            const __m256i a = _mm256_maddubs_epi16(size, _mm256_sign_epi8(low, four));
+            const __m256i b = _mm256_maddubs_epi16(size, _mm256_sign_epi8(high, four));
+            sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(a, ones));
+            sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(b, ones));
         }
+    }
+    for (int r = 0; r < R; ++r) {
+        __m256i* out = reinterpret_cast<__m256i*>(sums + r * kTileColumns);
+        _mm256_storeu_si256(out, sum[r][0]);
+        _mm256_storeu_si256(out + 1, sum[r][1]);
     }
 }
 #endif
@@ -75,11 +73,9 @@ inline void multiply_few_int8(int64_t num_rows, const int8_t* rows, int64_t stri
     switch (num_rows) {
         case 1: return multiply_tile_int8<1>(rows, stride, panel, offsets, k, sums);
         case 2: return multiply_tile_int8<2>(rows, stride, panel, offsets, k, sums);
-#if defined(__AVX512F__)
         case 3: return multiply_tile_int8<3>(rows, stride, panel, offsets, k, sums);
         case 4: return multiply_tile_int8<4>(rows, stride, panel, offsets, k, sums);
         case 5: return multiply_tile_int8<5>(rows, stride, panel, offsets, k, sums);
-#endif
         default: return multiply_tile_int8<kInt8Rows>(rows, stride, panel, offsets, k, sums);
     }
 }
