@@ -16,6 +16,7 @@ from runner.domain.ids import JOB_PREFIX, decode
 from runner.domain.webhooks import Event, body_of, headers_of, new_secret
 
 _PATIENCE = 60.0  # seconds that a message may take
+_POLL_SECONDS = 0.05  # what its end may wait for
 _PATH = "/api/webhooks"
 
 Message = tuple[bytes, dict[str, str]]
@@ -93,7 +94,7 @@ def _receiver() -> "Iterator[tuple[str, queue.Queue[Message]]]":
             """Nothing: the table is for the findings."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(_POLL_SECONDS,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/", inbox

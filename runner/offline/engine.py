@@ -34,6 +34,8 @@ def main() -> None:
     worker.start()
     threading.Thread(target=_listen, args=(settings, worker), name="pipe", daemon=True).start()
     ended.wait()
+    # At once: the interpreter's own end would wait for the thread that reads the pipe, and abort.
+    os._exit(0)
 
 
 def _listen(settings: Settings, worker: EngineWorker) -> None:

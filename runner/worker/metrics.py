@@ -5,8 +5,11 @@ No label holds anything of a caller's: no job, no custom id, no prompt.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Thread
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -15,6 +18,7 @@ from runner.services.worker_time import WorkerTimes
 from runner.worker.time_sheet import now_us
 
 _HOST = "127.0.0.1"
+_END_SECONDS = 0.05  # a change of model waits for so long
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _MICRO = 1e-6
 _LABELS = ("model_name",)
@@ -84,7 +88,10 @@ class WorkerMetrics:
     ) -> Iterator[str]:
         """Serve everything on a free port of this host alone; gives the address."""
         self._registry.register(_EngineCollector(self._model, stats, times))
-        server, thread = start_http_server(0, _HOST, self._registry)
+        app = make_wsgi_app(self._registry)
+        server = make_server(_HOST, 0, app, ThreadingWSGIServer, _QuietHandler)
+        thread = Thread(target=server.serve_forever, args=(_END_SECONDS,), daemon=True)
+        thread.start()
         try:
             yield f"http://{_HOST}:{server.server_port}/metrics"
         finally:
@@ -95,6 +102,12 @@ class WorkerMetrics:
     def _histogram(self, name: str, text: str) -> Histogram:
         family = Histogram(name, text, _LABELS, buckets=_SECONDS, registry=self._registry)
         return family.labels(self._model)
+
+
+class _QuietHandler(WSGIRequestHandler):
+    """Logs no request."""
+
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 class _EngineCollector(Collector):

@@ -121,6 +121,9 @@ def test_a_run_survives_kills_of_itself_and_its_database_with_no_line_done_twice
         _, told = process.communicate()
     assert process.returncode == 130
     assert "The same command goes on from here" in told
+    logged = (place_of(output) / "logs" / "engine.log").read_text()
+    assert "Draining" in logged
+    assert "Fatal" not in logged
     interrupted = ledger_at_rest(output)
     assert len(killed) < len(interrupted) < MANY
     assert killed.items() <= interrupted.items()
