@@ -3,131 +3,21 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 from patience import PATIENCE, wait_until
+from supervised import Row, Run, alive, child, children_of, events_of, services_of
 
-from runner.config import load_settings
-from runner.embedded import EmbeddedServices, ServiceUrls, running
-from runner.supervisor import ProcessSpec, ProcessState, Role, UpOptions, is_up, read_up_state
+from runner.embedded import EmbeddedServices, running
+from runner.supervisor import is_up, read_up_state
 from runner.supervisor.backoff import HEALTHY_SECONDS, LONGEST_SECONDS, Backoff
-from runner.supervisor.errors import SupervisorError
-from runner.supervisor.launch import make_plan
 from runner.supervisor.port import usable_port
 from runner.supervisor.remnants import sweep_remnants
-from runner.supervisor.spec import process_table
-from runner.supervisor.up_state import UpState, write_up_state
-
-SUPERVISE = """
-import json, os, sys, time
-from pathlib import Path
-from runner.embedded import EmbeddedServices
-from runner.supervisor import Plan, ProcessSpec, Role, Supervisor, supervisor
-
-job = json.loads(sys.argv[1])
-data_dir = Path(job["data_dir"])
-given = {} if job["services"] else {"database_url": "postgresql://none", "broker_url": "redis://no"}
-
-def say(*words):
-    # In one piece: two threads may speak at once.
-    sys.stdout.write(json.dumps(words) + "\\n")
-    sys.stdout.flush()
-
-def dead(urls, pid):
-    say("dead", pid)
-    return True
-
-def prepare(urls):
-    say("preparing")
-    time.sleep(job["prepare_seconds"])
-
-specs = [
-    ProcessSpec(n, Role[r], tuple(c), dict(os.environ), g, n in job["followers"])
-    for n, r, c, g in job["table"]
-]
-supervisor._LONGEST_FOLLOW_SECONDS = job["follow_seconds"]
-Supervisor(Plan(
-    data_dir=data_dir, url=f"http://127.0.0.1:{job['port']}", port=job["port"],
-    services=EmbeddedServices(data_dir, fast=True, **given),
-    table=lambda urls: specs, prepare=prepare,
-    report_dead=dead, tell=lambda line: say("told", line),
-    on_ready=lambda state: say("ready", state.url),
-)).run()
-"""
-
-# Writes its name at start and at the end; given "deaf" it ignores TERM, given "fork" it forks.
-CHILD = """
-import os, signal, subprocess, sys, time
-name, events, *ways = sys.argv[1:]
-def note(what):
-    with open(events, "a") as file:
-        file.write(f"{what} {name} {os.getpid()}\\n")
-def end(number, frame):
-    note("end")
-    sys.exit(0)
-signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in ways else end)
-if "fork" in ways:
-    subprocess.Popen([sys.executable, __file__, name + "-fork", events, "deaf"])
-note("start")
-while True:
-    time.sleep(0.05)
-"""
-
-Row = tuple[str, str, Sequence[str], float]
-
-
-class Run:
-    """One supervisor process and what it said."""
-
-    def __init__(
-        self,
-        data_dir: Path,
-        table: Sequence[Row],
-        *,
-        services: bool,
-        port: int,
-        prepare_seconds: float,
-        followers: Sequence[str],
-        follow_seconds: float,
-    ) -> None:
-        self.data_dir = data_dir
-        job = {
-            "data_dir": str(data_dir),
-            "table": table,
-            "services": services,
-            "port": port,
-            "prepare_seconds": prepare_seconds,
-            "followers": followers,
-            "follow_seconds": follow_seconds,
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISE, json.dumps(job)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def said(self) -> list[list[object]]:
-        """Everything said until the process ended."""
-        output, _ = self.process.communicate(timeout=PATIENCE)
-        return [json.loads(line) for line in output.splitlines()]
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=PATIENCE)
-
-    def hear(self, words: str) -> None:
-        """Wait until something is said with these words in it."""
-        assert self.process.stdout is not None
-        assert any(words in line for line in self.process.stdout), "it was not said"
-
 
 Supervise = Callable[..., Run]
 
@@ -165,38 +55,6 @@ def supervise(tmp_path: Path) -> Iterator[Supervise]:
     if (tmp_path / "data" / "run").is_dir():
         sweep_remnants(tmp_path / "data", grace_seconds=0.2)
         EmbeddedServices(tmp_path / "data").stop()
-
-
-def child(events: Path, name: str, role: str, *ways: str, grace: float = 60.0) -> Row:
-    script = events.with_name("child.py")
-    script.write_text(CHILD)
-    return (name, role, (sys.executable, str(script), name, str(events), *ways), grace)
-
-
-def events_of(path: Path, kind: str) -> dict[str, int]:
-    """Name and pid of each event of a kind, in order."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    words = [line.split() for line in lines]
-    return {name: int(pid) for what, name, pid in words if what == kind}
-
-
-def children_of(data_dir: Path) -> dict[str, ProcessState]:
-    """The children that the state file tells of."""
-    state = read_up_state(data_dir)
-    return state.children if state else {}
-
-
-def services_of(data_dir: Path) -> set[int]:
-    """The processes of the services that the state file tells of."""
-    state = read_up_state(data_dir)
-    return {service.pid for service in state.services.values() if service.pid} if state else set()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_term_stops_the_children_in_order_and_exits_with_zero(
@@ -281,29 +139,6 @@ def test_a_child_that_cannot_be_started_just_now_is_started_later(
     (tmp_path / "aside").rename(logs)
     wait_until(lambda: events_of(events, "start")["web"] != first)
     assert run.stop() == 0
-
-
-def test_a_port_that_remnants_hold_is_no_hindrance_and_a_strangers_is(tmp_path: Path) -> None:
-    settings = load_settings(tmp_path)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        options = UpOptions(port=listener.getsockname()[1])
-
-        def plan() -> int:
-            return make_plan(settings, options, lambda _: None, lambda _: None).port
-
-        with pytest.raises(SupervisorError, match="can't be used"):
-            plan()
-        itself = psutil.Process()
-        web = ProcessState(pid=itself.pid, created=itself.create_time(), state="running")
-        state = UpState(
-            pid=1, created=0.0, url=options.url, port=options.port, ready=True,
-            children={"web": web}, services={},
-        )  # fmt: skip
-        (tmp_path / "run").mkdir()
-        write_up_state(tmp_path, state)
-        assert plan() == options.port
 
 
 def test_what_ignores_term_is_killed_after_its_grace_with_all_it_forked(
@@ -518,48 +353,3 @@ def test_the_delay_doubles_to_its_bound_and_starts_over_after_health() -> None:
     assert [backoff.after_death(1.0) for _ in range(4)] == [0.5, 1.0, 2.0, 4.0]
     assert [backoff.after_death(1.0) for _ in range(9)][-1] == LONGEST_SECONDS
     assert backoff.after_death(HEALTHY_SECONDS) == 0.5
-
-
-def table_of(tmp_path: Path, options: UpOptions) -> dict[str, ProcessSpec]:
-    settings = load_settings(tmp_path)
-    urls = ServiceUrls("postgresql+psycopg://u:secret@/d", "redis://:secret@127.0.0.1:1/0")
-    return {spec.name: spec for spec in process_table(settings, options, urls)}
-
-
-def test_the_table_names_every_process_and_keeps_secrets_in_the_environment(
-    tmp_path: Path,
-) -> None:
-    table = table_of(tmp_path, UpOptions(port=8123, workers=2, models=("small", "large")))
-    assert list(table) == ["web", "beat", "cpu", "engine-1", "engine-2"]
-    assert "127.0.0.1:8123" in table["web"].command
-    assert table["engine-1"].command[-5:] == ("--engine", "--model", "small", "--model", "large")
-    assert table["engine-1"].role is Role.ENGINE
-    for spec in table.values():
-        assert spec.env["TOKENMILL_DATA_DIR"] == str(tmp_path)
-        assert spec.env["DATABASE_URL"].startswith("postgresql+psycopg://")
-        assert not [word for word in spec.command if "secret" in word]
-
-
-def test_node_names_differ_between_two_starts(tmp_path: Path) -> None:
-    options = UpOptions()
-    first, second = table_of(tmp_path, options)["cpu"], table_of(tmp_path, options)["cpu"]
-    assert first.command != second.command
-
-
-def test_no_engine_means_no_engine(tmp_path: Path) -> None:
-    assert list(table_of(tmp_path, UpOptions(workers=0))) == ["web", "beat", "cpu"]
-
-
-def test_a_taken_port_is_refused_with_a_way_out() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(SupervisorError, match="--port"):
-            usable_port("127.0.0.1", port)
-    assert usable_port("127.0.0.1", 0) > 0
-
-
-def test_a_page_bound_everywhere_is_reached_on_loopback() -> None:
-    assert UpOptions(host="0.0.0.0", port=80).url == "http://127.0.0.1:80"
-    assert UpOptions(host="::1", port=80).url == "http://[::1]:80"
