@@ -33,7 +33,7 @@ def spoiled(url: str, spoil: Spoil) -> Iterator[str]:
         return [body]
 
     server = make_server("127.0.0.1", 0, application, threaded=True)
-    thread = Thread(target=server.serve_forever, args=(0.05,))
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

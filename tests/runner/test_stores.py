@@ -196,7 +196,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """A bucket that the environment leads to, as it would for any tool."""
     bucket = Bucket()
     server = make_server("127.0.0.1", 0, bucket, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")

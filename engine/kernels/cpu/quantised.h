@@ -117,7 +117,7 @@ void product_int4(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& 
 // more of them once for all.
 template <typename T, typename Finish>
 void product_bf16(const Rows<T>& rows, int64_t m, const TmMatrix& weight, Team& team,
-                    const Finish& finish) {
+                  const Finish& finish) {
     constexpr int64_t kFewRows = 18;
     if (m <= kFewRows) return product<bf16>(rows, m, weight, team, finish);
     const int64_t panel_bytes = panel_elements(weight.inputs) * sizeof(bf16);
