@@ -174,7 +174,70 @@ def test_sequences_that_share_blocks_equal_the_reference(
         for _ in range(4 if few else dice.randint(0, 40))
     ]
     for _ in range(3):
-        work = [(each, 1) for each in [trunk, *branches, *twigs, bench.sequence(40)]]
+        # A token of each, and behind some of them guesses.
+        all_of_them = [trunk, *branches, *twigs, bench.sequence(40)]
+        work = [(each, dice.choice([1, 1, 2, 4, 8])) for each in all_of_them]
         work[dice.randrange(len(work))] = (bench.sequence(90), dice.randint(2, 90))
         dice.shuffle(work)
         bench.step(work)
+
+
+@pytest.mark.parametrize("kv_cache", ["auto", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("level", levels_to_test(), ids=lambda level: level.name)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Layer(32, 9, LayerShape(3, 64, 64), AttentionOptions(0.125)),
+        Layer(32, 12, LayerShape(2, 64, 80), AttentionOptions(0.125, 40, 2.0)),
+        Layer(5, 8, LayerShape(1, 36, 16), AttentionOptions(0.3)),
+        Layer(64, 2, LayerShape(2, 32, 24), AttentionOptions(0.3, 530)),
+    ],
+    ids=["smollm", "capped", "many-heads", "window"],
+)
+def test_guesses_change_no_bit_of_what_follows(
+    level: Level, dtype: torch.dtype, kv_cache: str, layer: Layer
+) -> None:
+    """Tokens one by one, and with wrong ones behind them that are taken back."""
+    dice = random.Random(3)
+    start, end = 480, 545  # past where keys are cut into parts
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((layer.heads, layer.shape.key_dim), (layer.shape.num_kv_heads, layer.shape.key_dim),
+             (layer.shape.num_kv_heads, layer.shape.value_dim))  # fmt: skip
+    rows = [torch.randn(end, *size, generator=generator).to(dtype) for size in sizes]
+    blocks = -(-(end + 8) // layer.block_size)
+    table = random.Random(1).sample(range(blocks), blocks)
+    alone, guessing = (
+        CpuAttention(kernels_of(level), [layer.shape], layer.block_size, dtype, kv_cache)
+        for _ in range(2)
+    )
+
+    def attend(backend: CpuAttention, done: int, parts: list[torch.Tensor]) -> torch.Tensor:
+        backend.begin(BatchLayout([len(parts[0])], [done + len(parts[0])], [table]))
+        return backend.attend(0, *parts, layer.options)
+
+    for backend in (alone, guessing):
+        backend.allocate(blocks)
+        backend._pools[0].view("uint16")[:] = NAN_BITS
+        attend(backend, 0, [part[:start] for part in rows])
+    expected = torch.cat(
+        [
+            attend(alone, done, [part[done : done + 1] for part in rows])
+            for done in range(start, end)
+        ]
+    )
+    done = start
+    while done < end:
+        right, wrong = min(dice.randint(1, 6), end - done), dice.randint(0, 2)
+        parts = [part[done : done + right] for part in rows]
+        guessed = [torch.randn(wrong, *size, generator=generator).to(dtype) for size in sizes]
+        if dice.random() < 0.3:  # the step is wasted; it must be harmless all the same
+            guessed[2].fill_(torch.nan)
+            attend(guessing, done, [torch.cat(pair) for pair in zip(parts, guessed, strict=True)])
+            guessed = [part[:0] for part in guessed]
+        both = [torch.cat(pair) for pair in zip(parts, guessed, strict=True)]
+        out = attend(guessing, done, both)[:right]
+        torch.testing.assert_close(
+            out, expected[done - start : done - start + right], rtol=0, atol=0
+        )
+        done += right

@@ -22,7 +22,7 @@ class Worker {
     void write() {
         const int64_t count = static_cast<int64_t>(plan_.written.size()) * heads_;
         for (int64_t i = team_.take(); i < count; i = team_.take()) {
-            layer_.write(plan_.written[i / heads_], i % heads_, row_);
+            layer_.write(plan_.written[i / heads_], i % heads_, true, row_);
         }
     }
 

@@ -40,7 +40,7 @@ class Dense {
           sums_{scratch.sums.reserve(sum_groups_ * kDenseRows * kTileColumns), kDenseRows} {}
 
     void attend(const Item& item, int64_t head) {
-        if (item.writes) layer_.write(item, head, queries_);
+        if (item.writes) layer_.write(item, head, true, queries_);
         const int64_t total = item.count * layer_.group;
         for (int64_t first = 0; first < total; first += kDenseRows) {
             num_rows_ = std::min(kDenseRows, total - first);
@@ -48,12 +48,12 @@ class Dense {
             attend_rows(layer_.table(item.sequence), head, item.start, item.end);
         }
         if (item.first_member < 0) {
-            if (item.slot >= 0) layer_.arrive(item.sequence, item.token, head, merged_);
+            if (item.slot >= 0) layer_.arrive(item.sequence, item.count, head, merged_);
             return;
         }
         for (int64_t i = 0; i < item.count; ++i) {
             const Member& member = layer_.plan.members[item.first_member + i];
-            layer_.arrive(member.sequence, member.token, head, merged_);
+            layer_.arrive(member.sequence, 1, head, merged_);
         }
     }
 
@@ -63,7 +63,8 @@ class Dense {
         const int32_t query = static_cast<int32_t>(r % item.count);
         const int32_t query_head = static_cast<int32_t>(head * layer_.group + r / item.count);
         if (item.first_member < 0) {
-            return {item.token + query, query_head, item.position + query, item.slot};
+            const int32_t slot = item.slot < 0 ? -1 : item.slot + query;
+            return {item.token + query, query_head, item.position + query, slot};
         }
         const Member& member = layer_.plan.members[item.first_member + query];
         return {member.token, query_head, member.position, member.slot};
@@ -124,7 +125,7 @@ class Dense {
         if (end <= start) return;
         const bool in_tiles = score_in_tiles(first, count, start, end);
         if (!in_tiles) score(first, count, start, end);
-        const int64_t padded = round_up(end - start + 1, 32);
+        const int64_t padded = round_up(end - start + (in_tiles ? 0 : 1), 32);
         for (int64_t r = 0; r < count; ++r) {
             const int64_t position = rows_[first + r].position;
             float* scores = scores_ + r * kScores;

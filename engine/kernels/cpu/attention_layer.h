@@ -60,10 +60,14 @@ class Layer {
         return shape.window > 0 ? std::max(position + 1 - shape.window, int64_t{0}) : 0;
     }
 
-    // Store the keys and values of an item's tokens; `row` has room for query_stride elements.
-    void write(const Item& item, int64_t head, T* row) const {
+    // Store the keys and values of an item's tokens that are among its keys; `row` has room for
+    // query_stride elements. What the tile registers take with the sequence's last one is cleared if
+    // they will be used.
+    void write(const Item& item, int64_t head, bool for_tiles, T* row) const {
         const int64_t last = batch.context_lens[item.sequence] - 1;
-        for (int64_t i = 0; i < item.count; ++i) {
+        const int64_t first = std::max(item.start - item.position, 0);
+        const int64_t end = std::min(item.end - item.position, item.count);
+        for (int64_t i = first; i < end; ++i) {
             const int64_t position = item.position + i, token = item.token + i;
             const int64_t block = table(item.sequence)[position / batch.block_size];
             const int64_t slot = position % batch.block_size;
@@ -72,11 +76,8 @@ class Layer {
             rotate(key + head * shape.key_dim, token, row);
             pool.write_key(block, head, slot, row);
             pool.write_value(block, head, slot, value + head * shape.value_dim);
-            // Tokens that come one by one find cleared what the first of them cleared.
-            const bool is_behind = position == last && item.count > 1;
-            if (is_behind || slot % KvPool<T>::kTokens == 0 || slot == batch.block_size - 1) {
-                pool.clear_behind(block, head, slot);
-            }
+            const bool is_last = position == last || slot == batch.block_size - 1;
+            if (for_tiles && is_last) pool.clear_behind(block, head, slot);
         }
     }
 
@@ -102,13 +103,17 @@ class Layer {
         part[padded + 1] = state.top;
     }
 
-    // A part of a sequence is in its slot; whoever brings the last one merges all.
-    void arrive(int32_t sequence, int64_t token, int64_t head, float* merged) const {
+    // Sums of so many queries' parts are in their slots; whoever brings a sequence's last ones merges
+    // all.
+    void arrive(int32_t sequence, int32_t queries, int64_t head, float* merged) const {
         const Parts& parts = plan.parts[sequence];
         std::atomic<int32_t>& arrived = plan.arrived[sequence * shape.num_kv_heads + head];
-        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < parts.count) return;
+        const int32_t before = arrived.fetch_add(queries, std::memory_order_acq_rel);
+        if (before + queries < parts.count * parts.queries) return;
         arrived.store(0, std::memory_order_relaxed);
-        for (int64_t g = 0; g < group; ++g) merge(parts, token, head * group + g, merged);
+        for (int32_t query = 0; query < parts.queries; ++query) {
+            for (int64_t g = 0; g < group; ++g) merge(parts, query, head * group + g, merged);
+        }
     }
 
    private:
@@ -116,16 +121,19 @@ class Layer {
         return plan.sums.data() + (slot * shape.num_heads + query_head) * part_floats(shape);
     }
 
-    void merge(const Parts& parts, int64_t token, int64_t query_head, float* merged) const {
+    void merge(const Parts& parts, int32_t query, int64_t query_head, float* merged) const {
         const int64_t padded = part_floats(shape) - kLanes;
+        const auto part_at = [&](int32_t i) {
+            return part_of(parts.first_slot + i * parts.queries + query, query_head);
+        };
         float top = kMinusInfinity, total = 0;
         for (int32_t i = 0; i < parts.count; ++i) {
             // A part that saw nothing has a top of minus infinity.
-            top = std::max(top, part_of(parts.first_slot + i, query_head)[padded + 1]);
+            top = std::max(top, part_at(i)[padded + 1]);
         }
         for (int64_t d = 0; d < padded; d += kLanes) store(merged + d, zero());
         for (int32_t i = 0; i < parts.count; ++i) {
-            const float* part = part_of(parts.first_slot + i, query_head);
+            const float* part = part_at(i);
             if (part[padded + 1] == kMinusInfinity && part[padded] == 0) continue;
             const float factor = top == kMinusInfinity ? 1.0f : std::exp(part[padded + 1] - top);
             total += part[padded] * factor;
@@ -133,7 +141,8 @@ class Layer {
                 store(merged + d, fma(load(part + d), splat(factor), load(merged + d)));
             }
         }
-        write_out(token, query_head, top, total, [&](int64_t column) { return merged + column; });
+        write_out(parts.token + query, query_head, top, total,
+                  [&](int64_t column) { return merged + column; });
     }
 
     template <typename SumsAt>

@@ -4,9 +4,9 @@
 
 namespace {
 
-constexpr int32_t kItemQueries = 32;  // queries of a sequence that are attended together
-// A single query is cut so often that a long sequence alone keeps all threads busy. By the position
-// and not by what else runs: a row's sums are then the same in every batch.
+constexpr int32_t kItemQueries = 32;  // queries that are attended together
+// The keys of few queries are cut so often that a long sequence alone keeps all threads busy. By the
+// position and not by what else runs: a row's sums are then the same in every batch.
 constexpr int32_t kPartKeys = 512;
 constexpr int32_t kSharedKeys = 2048;  // keys of a piece that several sequences share
 
@@ -23,20 +23,18 @@ bool is_longer(const Item& a, const Item& b) {
 }  // namespace
 
 TmAttentionPlan::TmAttentionPlan(const TmBatch& batch) : batch(&batch) {
-    parts.resize(batch.num_seqs, Parts{0, 0});
-    tokens_.resize(batch.num_seqs);
     shared_keys_.resize(batch.num_seqs, 0);
     num_shared_.resize(batch.num_seqs, 0);
     int32_t token = 0;
     for (int32_t sequence = 0; sequence < batch.num_seqs; ++sequence) {
-        tokens_[sequence] = token;
-        if (batch.query_lens[sequence] > 1) add_chunk(sequence);
+        parts.push_back({0, 0, token, batch.query_lens[sequence]});
+        if (batch.query_lens[sequence] > kFewQueries) add_chunk(sequence);
         token += batch.query_lens[sequence];
     }
     const std::vector<SharedKeys> shared = find_shared_keys(batch);
     for (const SharedKeys& keys : shared) count_shared(keys);
     for (int32_t sequence = 0; sequence < batch.num_seqs; ++sequence) {
-        if (batch.query_lens[sequence] == 1) add_decode(sequence);
+        if (batch.query_lens[sequence] <= kFewQueries) add_few(sequence);
     }
     for (const SharedKeys& keys : shared) add_shared(keys);
     // A long piece that is taken last leaves the other threads waiting for it.
@@ -45,13 +43,12 @@ TmAttentionPlan::TmAttentionPlan(const TmBatch& batch) : batch(&batch) {
 }
 
 void TmAttentionPlan::add_chunk(int32_t sequence) {
-    const int32_t token = tokens_[sequence];
-    const int32_t queries = batch->query_lens[sequence];
-    const int32_t position = batch->context_lens[sequence] - queries;
-    for (int32_t i = 0; i < queries; i += kItemQueries) {
-        const int32_t count = std::min(kItemQueries, queries - i);
+    const Parts& all = parts[sequence];
+    const int32_t position = batch->context_lens[sequence] - all.queries;
+    for (int32_t i = 0; i < all.queries; i += kItemQueries) {
+        const int32_t count = std::min(kItemQueries, all.queries - i);
         const int32_t end = position + i + count;
-        const Item item = {sequence, token + i, position + i, count, 0, end, -1, false};
+        const Item item = {sequence, all.token + i, position + i, count, 0, end, -1, false};
         dense.push_back(item);
         written.push_back(item);
     }
@@ -66,41 +63,44 @@ void TmAttentionPlan::count_shared(const SharedKeys& keys) {
     }
 }
 
-// A single query's own keys, and slots for all of its parts.
-void TmAttentionPlan::add_decode(int32_t sequence) {
-    const int32_t context = batch->context_lens[sequence];
+// The keys that few queries have for themselves, and slots for all of their parts.
+void TmAttentionPlan::add_few(int32_t sequence) {
+    Parts& all = parts[sequence];
+    const int32_t context = batch->context_lens[sequence], position = context - all.queries;
     const int32_t step = whole_blocks(*batch, kPartKeys);
-    const int32_t shared = parts[sequence].count;
+    const int32_t shared = all.count;
     const int32_t own = (context + step - 1) / step - shared_keys_[sequence] / step;
     const bool is_whole = shared + own == 1;
-    int32_t slot = num_slots + shared;
-    if (!is_whole) {
-        parts[sequence] = {num_slots, shared + own};
-        num_slots += shared + own;
-    }
+    int32_t slot = num_slots + shared * all.queries;
+    all.count = is_whole ? 0 : shared + own;
+    all.first_slot = num_slots;
+    num_slots += all.count * all.queries;
     for (int32_t start = shared_keys_[sequence]; start < context;) {
         const int32_t end = std::min(context, start / step * step + step);
-        decodes.push_back({sequence, tokens_[sequence], context - 1, 1, start, end,
-                           is_whole ? -1 : slot++, end == context});
+        decodes.push_back({sequence, all.token, position, all.queries, start, end,
+                           is_whole ? -1 : slot, end > position});
+        slot += all.queries;
         start = end;
     }
 }
 
 void TmAttentionPlan::add_shared(const SharedKeys& keys) {
-    const int32_t count = static_cast<int32_t>(keys.sequences.size());
     const int32_t step = whole_blocks(*batch, kSharedKeys);
     for (int32_t start = keys.start; start < keys.end; start += step) {
-        const int32_t end = std::min(keys.end, start + step);
-        for (int32_t i = 0; i < count; i += kItemQueries) {
-            const int32_t here = std::min(kItemQueries, count - i);
-            const int32_t first = static_cast<int32_t>(members.size());
-            for (int32_t m = i; m < i + here; ++m) {
-                const int32_t sequence = keys.sequences[m];
-                // Ranges come by ascending keys, so a sequence's slots are filled in order.
-                members.push_back({sequence, tokens_[sequence], batch->context_lens[sequence] - 1,
-                                   parts[sequence].first_slot + num_shared_[sequence]++});
+        const int32_t first = static_cast<int32_t>(members.size());
+        for (const int32_t sequence : keys.sequences) {
+            const Parts& all = parts[sequence];
+            const int32_t position = batch->context_lens[sequence] - all.queries;
+            // Ranges come by ascending keys, so a sequence's slots are filled in order.
+            const int32_t slot = all.first_slot + num_shared_[sequence]++ * all.queries;
+            for (int32_t i = 0; i < all.queries; ++i) {
+                members.push_back({sequence, all.token + i, position + i, slot + i});
             }
-            dense.push_back({keys.sequences[i], 0, 0, here, start, end, 0, false, first});
+        }
+        const int32_t count = static_cast<int32_t>(members.size()) - first;
+        for (int32_t i = 0; i < count; i += kItemQueries) {
+            dense.push_back({members[first + i].sequence, 0, 0, std::min(kItemQueries, count - i),
+                             start, std::min(keys.end, start + step), 0, false, first + i});
         }
     }
 }

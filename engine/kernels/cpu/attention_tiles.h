@@ -1,7 +1,17 @@
 // 32 rows times 32 columns in tile registers, with panels that lie where block tables put them.
 #pragma once
 
-#include "tiles.h"
+#include "kv_pool.h"
+
+// Whether squares of tiles can be cut from a pool: whole steps of keys and of tokens.
+template <typename T>
+bool fills_tiles(const KvPool<T>& pool, int64_t block_size) {
+#if defined(TM_HAS_AMX)
+    return sizeof(T) == 2 && pool.key_dim % 32 == 0 && block_size % 32 == 0;
+#else
+    return pool.key_dim < 0 && block_size < 0;
+#endif
+}
 
 #if defined(TM_HAS_AMX)
 struct Square {

@@ -41,6 +41,9 @@ class Ahead {
         at_ += 64;
         --left_;
     }
+    void ask_some(int lines) {
+        for (int i = 0; i < lines; ++i) ask();
+    }
     void ask_rest() {
         while (left_ + runs_ > 0) ask();
     }
@@ -86,7 +89,8 @@ struct KvPool {
     int64_t key_stride() const { return key_dim * kPanel; }
     int64_t value_stride() const { return slots * kPanel; }
 
-    // key holds key_dim elements, an odd one's neighbour zeroed.
+    // The other half of a pair is zeroed with its first, for products take both: it may hold what was
+    // guessed wrong. key holds key_dim elements, an odd one's neighbour zeroed.
     void write_key(int64_t block, int64_t h, int64_t slot, const T* key) const {
         if (!is_int8) return put_key(head<T>(block, h), slot, key);
         int8_t* codes = codes_of(key_dim);
@@ -98,6 +102,7 @@ struct KvPool {
         if (!is_int8) return put_value(head<T>(block, h), slot, value);
         int8_t* codes = codes_of(value_dim);
         value_scales(block, h)[slot] = quantise_row(value, value_dim, codes);
+        if (slot % kPairs + 1 < kPairs) value_scales(block, h)[slot + 1] = 0;
         put_value(head<int8_t>(block, h), slot, codes);
     }
 
@@ -166,7 +171,10 @@ struct KvPool {
         E* pair = keys + key_panels * key_stride() + slot / kPairs * kPanel * kPairs + slot % kPairs;
         for (int64_t p = 0; p < value_panels; ++p, pair += value_stride()) {
             const int64_t count = std::min<int64_t>(kPanel, value_dim - p * kPanel);
-            for (int64_t i = 0; i < count; ++i) pair[i * kPairs] = value[p * kPanel + i];
+            for (int64_t i = 0; i < count; ++i) {
+                pair[i * kPairs] = value[p * kPanel + i];
+                if (slot % kPairs + 1 < kPairs) pair[i * kPairs + 1] = E{};
+            }
         }
     }
 

@@ -13,7 +13,7 @@ class Finder {
    public:
     explicit Finder(const TmBatch& batch) : batch_(batch) {
         for (int32_t i = 0; i < batch.num_seqs; ++i) {
-            if (batch.query_lens[i] == 1 && blocks_of(i) > 0) sorted_.push_back(i);
+            if (batch.query_lens[i] <= kFewQueries && blocks_of(i) > 0) sorted_.push_back(i);
         }
         std::sort(sorted_.begin(), sorted_.end(), [this](int32_t a, int32_t b) {
             return std::lexicographical_compare(table(a), table(a) + blocks_of(a), table(b),
@@ -32,8 +32,10 @@ class Finder {
    private:
     const int32_t* table(int32_t i) const { return batch_.block_tables + i * batch_.table_stride; }
 
-    // All before the one that the step writes.
-    int64_t blocks_of(int32_t i) const { return (batch_.context_lens[i] - 1) / batch_.block_size; }
+    // All before those that the step writes.
+    int64_t blocks_of(int32_t i) const {
+        return (batch_.context_lens[i] - batch_.query_lens[i]) / batch_.block_size;
+    }
 
     int64_t common(int32_t a, int32_t b) const {
         const int64_t most = std::min(blocks_of(a), blocks_of(b));

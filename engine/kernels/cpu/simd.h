@@ -29,6 +29,7 @@ inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 // NaN in b stays NaN: a NaN must reach the logits, where the engine looks for it.
 inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline float first(Vec a) { return _mm512_cvtss_f32(a.v); }
 inline float sum(Vec a) { return _mm512_reduce_add_ps(a.v); }
 inline float largest(Vec a) { return _mm512_reduce_max_ps(a.v); }
 inline Vec load(const bf16* p) {
@@ -89,6 +90,7 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 }
 inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline float first(Vec a) { return _mm256_cvtss_f32(a.lo); }
 inline float sum(Vec a) {
     const __m256 eight = _mm256_add_ps(a.lo, a.hi);
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -125,6 +127,7 @@ inline Vec round_to_int(Vec a) {
     constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
 }
+inline Vec round_down(Vec a) { return {_mm256_floor_ps(a.lo), _mm256_floor_ps(a.hi)}; }
 inline Vec zero_below(float limit, Vec x, Vec y) {
     const __m256 edge = _mm256_set1_ps(limit);
     return {_mm256_and_ps(_mm256_cmp_ps(x.lo, edge, _CMP_NLT_UQ), y.lo),
@@ -173,14 +176,24 @@ inline Vec exp(Vec x) {
     return scale_by_power(p, n);
 }
 
-// The same to one part in ten thousand, for what is rounded to bfloat16 afterwards (a minimax
-// polynomial of 2^f on [-1/2, 1/2], by Remez' algorithm).
-inline Vec rough_exp(Vec x) {
-    x = max(splat(-87.3f), min(splat(88.7f), x)) * splat(1.44269504f);
-    const Vec n = round_to_int(x), f = x - n;
-    Vec p = fma(splat(0.05517167f), f, splat(0.24261112f));
-    p = fma(p, f, splat(0.69326099f));
-    return scale_by_power(fma(p, f, splat(0.99992807f)), n);
+// 2^x to one part in ten thousand, for what is rounded to bfloat16 afterwards; 0 where x is below the
+// range of floats. 2^floor(x) times a polynomial of 2^f on [0, 1), minimax by Remez' algorithm.
+inline Vec rough_exp2(Vec x) {
+    constexpr float kSmallest = -126;
+#if defined(__AVX512F__)
+    const Vec f = {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+    const __mmask16 in_range = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(kSmallest), _CMP_NLT_UQ);
+#else
+    const Vec whole = round_down(max(splat(kSmallest), x)), f = x - whole;
+#endif
+    Vec p = fma(splat(0.0780245226f), f, splat(0.226067155f));
+    p = fma(p, f, splat(0.69583354f));
+    p = fma(p, f, splat(0.999925219f));
+#if defined(__AVX512F__)
+    return {_mm512_maskz_scalef_ps(in_range, p.v, x.v)};
+#else
+    return zero_below(kSmallest, x, scale_by_power(p, whole));
+#endif
 }
 
 inline float to_float(float x) { return x; }

@@ -24,8 +24,14 @@ struct RowState {
     float total() const { return sum(load(totals)); }
 };
 
-inline Vec weight_of(Vec exponent, const float*) { return exp(exponent); }
-inline Vec weight_of(Vec exponent, const bf16*) { return rough_exp(exponent); }
+// Exponents of weights in float32 are of e, of those in bfloat16 of 2.
+template <typename T>
+constexpr float kExponentUnit = sizeof(T) == 2 ? 1.44269504f : 1.0f;
+
+inline Vec weight_of(Vec exponent, const float*) {
+    return zero_below(kSmallestExponent, exponent, exp(exponent));
+}
+inline Vec weight_of(Vec exponent, const bf16*) { return rough_exp2(exponent); }
 
 // Of the products of a query with `count` keys those in from .. to stay, capped if the layer caps
 // scores. The others are set and not added to: what is not seen may be NaN.
@@ -51,22 +57,28 @@ inline float raise_top(RowState& row, Vec highest) {
     if (!any_above(highest, splat(row.top))) return 1;
     const float before = row.top;
     row.top = largest(highest);
-    const float factor = before == kMinusInfinity ? 0.0f : std::exp(before - row.top);
+    const float factor = before == kMinusInfinity ? 0.0f : first(exp(splat(before - row.top)));
     store(row.totals, load(row.totals) * splat(factor));
     return factor;
 }
 
-inline Vec shift_of(const RowState& row) {
-    return splat(row.top == kMinusInfinity ? 0.0f : -row.top);
-}
-
+// Turns scores of a row into weights.
 template <typename T>
-inline Vec weight(Vec score, float scale, Vec shift, T* out) {
-    const Vec exponent = fma(score, splat(scale), shift);
-    const Vec weight = zero_below(kSmallestExponent, exponent, weight_of(exponent, out));
-    store(out, weight);
-    return weight;
-}
+class Weigher {
+   public:
+    Weigher(float scale, const RowState& row)
+        : scale_(splat(scale * kExponentUnit<T>)),
+          shift_(splat(row.top == kMinusInfinity ? 0.0f : -row.top * kExponentUnit<T>)) {}
+
+    Vec weigh(Vec score, T* out) const {
+        const Vec weight = weight_of(fma(score, scale_, shift_), out);
+        store(out, weight);
+        return weight;
+    }
+
+   private:
+    const Vec scale_, shift_;
+};
 
 // Turn C registers of scores into weights; returns the factor for what the row summed before.
 template <int C, typename T>
@@ -76,10 +88,10 @@ inline float weigh(const TmAttentionShape& shape, const Vec (&scores)[C], T* wei
     Vec highest = splat(kMinusInfinity);
     for (int c = 0; c < C; ++c) highest = max(scores[c], highest);
     const float factor = raise_top(row, highest * splat(scale));
-    const Vec shift = shift_of(row);
+    const Weigher<T> weigher(scale, row);
     Vec total = load(row.totals);
     for (int c = 0; c < C; ++c) {
-        total = total + weight(scores[c], scale, shift, weights + c * kLanes);
+        total = total + weigher.weigh(scores[c], weights + c * kLanes);
     }
     store(row.totals, total);
     return factor;
@@ -93,10 +105,10 @@ float weigh(const TmAttentionShape& shape, const float* scores, T* weights, int6
     Vec highest = splat(kMinusInfinity);
     for (int64_t i = 0; i < count; i += kLanes) highest = max(load(scores + i), highest);
     const float factor = raise_top(row, highest * splat(scale));
-    const Vec shift = shift_of(row);
+    const Weigher<T> weigher(scale, row);
     Vec total = load(row.totals);
     for (int64_t i = 0; i < count; i += kLanes) {
-        total = total + weight(load(scores + i), scale, shift, weights + i);
+        total = total + weigher.weigh(load(scores + i), weights + i);
     }
     store(row.totals, total);
     return factor;
