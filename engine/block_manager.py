@@ -103,6 +103,14 @@ class BlockManager:
             request.block_table.append(block)
         return True
 
+    def trim(self, request: Request) -> None:
+        """Give back the blocks behind the request's known tokens: nobody else can hold them."""
+        count = self.blocks_for(request.num_tokens)
+        for block in reversed(request.block_table[count:]):
+            self._ref_counts[block] -= 1
+            self._free.append(block)
+        del request.block_table[count:]
+
     def publish(self, request: Request, num_published: int) -> int:
         """Enter the request's full computed blocks into the prefix cache.
 

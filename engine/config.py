@@ -1,4 +1,4 @@
-"""What an operator may set: one frozen record, at most 17 fields, no environment."""
+"""What an operator may set: one frozen record, at most 18 fields, no environment."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +8,8 @@ from engine.quantisation import Quantisation
 
 BLOCK_SIZE = 32
 DTYPES = ("auto", "float32", "bfloat16")
+MOST_GUESSES = 7
+"""With its known token a row has eight queries: the most that attention takes as one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class EngineConfig:
         max_num_seqs: most requests running at once.
         max_num_batched_tokens: most tokens computed in one step.
         long_prefill_tokens: most tokens one request may compute in one step.
+        num_speculative_tokens: most tokens that a row may guess in a step; 0 is off.
         step_seconds: how long a step should take at most; rows, tokens and chunk are lowered until
             one does, and to where more of them gain nothing. None takes them as they are.
         watermark: share of the blocks that an admission must leave free.
@@ -46,6 +49,7 @@ class EngineConfig:
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 512
     long_prefill_tokens: int = 256
+    num_speculative_tokens: int = MOST_GUESSES
     step_seconds: float | None = None
     watermark: float = 0.03
     enable_prefix_caching: bool = True
@@ -69,6 +73,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidParams(f"{name} must be at least 1.", name)
+        if not 0 <= self.num_speculative_tokens <= MOST_GUESSES:
+            raise InvalidParams(
+                f"num_speculative_tokens must be from 0 to {MOST_GUESSES}.",
+                "num_speculative_tokens",
+            )
         if self.step_seconds is not None and self.step_seconds <= 0:
             raise InvalidParams("step_seconds must be above 0.", "step_seconds")
         if not 0 < self.memory_utilization <= 1:

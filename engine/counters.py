@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.request import Request
-from engine.scheduler import StepPlan
+from engine.step_plan import StepPlan
 
 
 @dataclass(slots=True)
@@ -18,6 +18,8 @@ class Counters:
     prompt_tokens: int = 0
     output_tokens: int = 0
     copies: int = 0
+    guessed_tokens: int = 0
+    held_tokens: int = 0
 
     def take_step(self, plan: StepPlan, step_us: int, runner_us: int) -> None:
         """Charge a step's wall time to its requests by tokens; the shares add up exactly.
@@ -38,6 +40,11 @@ class Counters:
         shares[0] += step_us - sum(shares)
         for request, share in zip(plan.requests, shares, strict=True):
             request.device_us += share
+
+    def take_guesses(self, num_guessed: int, num_held: int) -> None:
+        """Count what a request guessed in a step, and how many of that held."""
+        self.guessed_tokens += num_guessed
+        self.held_tokens += num_held
 
     def take_computed(self, request: Request) -> None:
         """Count the prompt of a request that has ended, and what it computed again."""

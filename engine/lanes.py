@@ -1,5 +1,6 @@
 """The two ways to compute a model, behind one shape: our paged attention, or transformers' own."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine.attention import open_attention
@@ -34,6 +35,9 @@ def open_lane(
     attention.allocate(num_blocks)
     details = f"attention: {attention.name}, lane: {PAGED}"
     runner = ModelRunner(model, attention, num_token_ids)
+    if not isinstance(model, FusedModel):
+        # Nothing else tells the likeliest token of many rows without their logits.
+        config = replace(config, num_speculative_tokens=0)
     if config.step_seconds is not None:
         config = fit_step(runner, config, num_blocks, model.max_model_len)
     return Lane(PAGED, "", details, runner, num_blocks, config, whole_prompts=False)

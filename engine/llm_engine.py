@@ -12,11 +12,12 @@ from engine.counters import Counters
 from engine.detokenizer import Detokenizer
 from engine.device_memory import gpu_uuid
 from engine.duplicates import Duplicates
+from engine.endings import Endings
 from engine.errors import EngineError, InvalidParams
+from engine.intake import End, Intake
 from engine.lanes import open_lane
 from engine.limits import Limits
 from engine.logit_edits import LogitEdits
-from engine.model_runner import StepResult
 from engine.models import load_model
 from engine.models.calibration import TEXT as CALIBRATION_TEXT
 from engine.models.folder import read_pooling
@@ -24,9 +25,11 @@ from engine.outputs import EngineStats, FinishReason, RequestMetrics, RequestOut
 from engine.pooling import PooledStates, PoolingParams
 from engine.profile import StepProfile
 from engine.request import Request
-from engine.request_faults import grammar_fault, invalid_logits, never_fits
+from engine.request_faults import never_fits
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Scheduler, StepPlan
+from engine.scheduler import Scheduler
+from engine.speculation import Speculation
+from engine.step_plan import StepPlan
 from engine.tokenizer import Tokenizer
 from engine.tracing import stretch
 
@@ -81,11 +84,19 @@ class LLMEngine:
         self._seconds_at_load = lane.runner.seconds()  # of steps that were only timed
         self._profile = StepProfile()
         self._blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
-        self._scheduler = Scheduler(config, self._blocks, lane.whole_prompts)
+        self._speculation = Speculation(config.num_speculative_tokens)
+        self._scheduler = Scheduler(config, self._blocks, lane.whole_prompts, self._speculation)
         self._requests: dict[str, Request] = {}
         self._duplicates = Duplicates(config.merge_duplicates)
         self._detokenizers: dict[str, Detokenizer] = {}
         self._counters = Counters()
+        self._endings = Endings(
+            self.tokenizer.eos_token_ids,
+            self._num_token_ids,
+            self.max_model_len,
+            self._detokenizers,
+        )
+        self._intake = Intake(self._scheduler, self._speculation, self._counters, self._endings)
         self._runner_us = 0  # of the present step
         self._left_us: int | None = None  # when the last step ended, if it left work
 
@@ -129,7 +140,7 @@ class LLMEngine:
         self._check_id(request_id)
         self._limits.check_prompt(prompt_token_ids, num_output_tokens=1)
         params = self._limits.within_room(params, len(prompt_token_ids))
-        edits = LogitEdits.of(params, prompt_token_ids, self._end_token_ids(params))
+        edits = LogitEdits.of(params, prompt_token_ids, self._endings.end_token_ids(params))
         self._enter(Request(request_id, list(prompt_token_ids), params, priority, _now_us(), edits))
 
     def add_pooling_request(
@@ -174,6 +185,7 @@ class LLMEngine:
         now_us = _now_us()
         began_us = started_us if self._left_us is None else self._left_us
         self._counters.take_step(plan, now_us - began_us, self._runner_us)
+        self._speculation.took(now_us - began_us, sum(plan.num_tokens))
         self._runner_us = 0
         outputs = [
             output
@@ -208,6 +220,8 @@ class LLMEngine:
             prompt_tokens=counters.prompt_tokens,
             output_tokens=counters.output_tokens,
             copies=counters.copies,
+            guessed_tokens=counters.guessed_tokens,
+            held_tokens=counters.held_tokens,
             last_step_us=counters.last_step_us,
             busy_us=counters.busy_us,
             host_us=counters.host_us,
@@ -232,73 +246,14 @@ class LLMEngine:
         if request_id in self._requests:
             raise InvalidParams(f"The request id {request_id!r} is in use.", "request_id")
 
-    def _run(self, plan: StepPlan) -> list[tuple[Request, FinishReason, EngineError | None]]:
+    def _run(self, plan: StepPlan) -> list[End]:
         """Run the plan on the device and take its tokens in; returns who ended and why."""
         started_us = _now_us()
         with stretch(f"run {sum(plan.num_tokens)} tokens {len(plan.requests)} rows"):
             result = self._runner.run(plan.requests, plan.num_tokens)
         self._runner_us = _now_us() - started_us
         with self._profile.part("outputs"):
-            return self._take_in(plan, result)
-
-    def _take_in(
-        self, plan: StepPlan, result: StepResult
-    ) -> list[tuple[Request, FinishReason, EngineError | None]]:
-        """Append the step's tokens to their requests; returns who ended and why."""
-        now_us = _now_us()
-        ended: list[tuple[Request, FinishReason, EngineError | None]] = []
-        for index, (request, num_tokens) in enumerate(
-            zip(plan.requests, plan.num_tokens, strict=True)
-        ):
-            if not result.finite[index]:
-                ended.append((request, FinishReason.ERROR, invalid_logits(request)))
-                continue
-            vector = result.states[index]
-            if request.pooled is not None and vector is not None:
-                request.pooled.add(request.num_computed_tokens, num_tokens, vector)
-            self._scheduler.record(request, num_tokens)
-            if request.num_uncomputed_tokens:
-                continue  # inside its prompt: the token is already known
-            token_id = result.token_ids[index]
-            if token_id is None:
-                ended.append((request, FinishReason.STOP, None))
-                continue
-            if request.first_token_us is None:
-                request.first_token_us = now_us
-            request.append(token_id, result.logprobs[index])
-            self._counters.output_tokens += 1
-            if request.grammar is not None and request.grammar.fault is not None:
-                ended.append((request, FinishReason.ERROR, grammar_fault(request)))
-                continue
-            reason = self._finish_reason(request)
-            if reason is not None:
-                ended.append((request, reason, None))
-        return ended
-
-    def _finish_reason(self, request: Request) -> FinishReason | None:
-        """Why the newest token ends the request, or None; the one finish check of all paths."""
-        params = request.params
-        token_id = request.token_ids[-1]
-        may_stop = request.num_output_tokens >= params.min_tokens
-        completes_stop = self._detokenizers[request.request_id].append(token_id, may_stop)
-        is_complete = request.grammar is not None and request.grammar.is_complete
-        if is_complete or self._is_end_token(params, token_id):
-            return FinishReason.STOP
-        if (
-            request.num_output_tokens >= params.max_tokens
-            or request.num_tokens >= self.max_model_len
-        ):
-            return FinishReason.LENGTH
-        return FinishReason.STOP if completes_stop else None
-
-    def _end_token_ids(self, params: SamplingParams) -> list[int]:
-        """Every token id that ends a request, of those that can be sampled."""
-        eos = () if params.ignore_eos else self.tokenizer.eos_token_ids
-        return sorted(i for i in {*eos, *params.stop_token_ids} if i < self._num_token_ids)
-
-    def _is_end_token(self, params: SamplingParams, token_id: int) -> bool:
-        is_eos = token_id in self.tokenizer.eos_token_ids and not params.ignore_eos
-        return is_eos or token_id in params.stop_token_ids
+            return self._intake.take(plan, result)
 
     def _enter(self, request: Request, alone: bool = False) -> None:
         """Queue a request, or have it wait for an equal one's answer unless it is to be `alone`."""
@@ -369,7 +324,7 @@ class LLMEngine:
         detokenizer = self._detokenizers.pop(request.request_id, None)
         self._counters.take_computed(request)
         token_ids = request.output_token_ids
-        hides_last = bool(token_ids) and self._is_end_token(request.params, token_ids[-1])
+        hides_last = bool(token_ids) and self._endings.is_end_token(request.params, token_ids[-1])
         return RequestOutput(
             request_id=request.request_id,
             token_ids=tuple(token_ids),

@@ -28,13 +28,15 @@ class StepResult:
     """For each request of the step, in its order.
 
     Attributes:
-        token_ids: the token that follows its last computed one; None where states are pooled.
+        token_ids: the tokens that follow its known ones: one more than guesses held; none inside a
+            prompt and where states are pooled.
         finite: False where logits or states hold NaN or infinity; what came of them means nothing.
-        logprobs: of that token, for the requests that ask for them and need the token.
+            The cause may be a guess: a row's keys are read in tiles, where masked NaN spoils a sum.
+        logprobs: of that one token, for the requests that ask for them and need the token.
         states: [hidden], what the step adds to the request's pooled states, where it has any.
     """
 
-    token_ids: list[int | None]
+    token_ids: list[tuple[int, ...]]
     finite: list[bool]
     logprobs: list[TokenLogprobs | None]
     states: list[Vector | None]
@@ -44,7 +46,10 @@ class Runner(Protocol):
     """Whatever computes steps: the lane that a model runs in."""
 
     def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
-        """Compute the next `num_tokens[i]` tokens of `requests[i]`, whose blocks are reserved."""
+        """Compute the next `num_tokens[i]` tokens of `requests[i]`, whose blocks are reserved.
+
+        The request's guesses are the last of them.
+        """
         ...
 
     def forget(self, request: Request) -> None:
@@ -63,15 +68,29 @@ class _Forward:
     Attributes:
         with_logits: the rows that logits are of.
         logits: [with_logits, vocab].
-        token_ids, finite: the likeliest token of rows that need no more than that.
+        token_ids, finite: the new tokens of rows that need no more than the likeliest.
         hidden: [tokens, hidden] if any row is pooled.
     """
 
     with_logits: list[int]
     logits: torch.Tensor
-    token_ids: dict[int, int] = field(default_factory=dict)
+    token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     finite: dict[int, bool] = field(default_factory=dict)
     hidden: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """The tokens of a step.
+
+    Attributes:
+        token_ids, positions: [tokens].
+        last_known: where each row's last known token is; its guesses follow.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    last_known: list[int]
 
 
 class ModelRunner:
@@ -98,18 +117,20 @@ class ModelRunner:
     def run(self, requests: list[Request], num_tokens: list[int]) -> StepResult:
         """Compute the next `num_tokens[i]` tokens of `requests[i]`, whose blocks are reserved.
 
-        Every request that generates gets logits, a chunk that ends inside its prompt too: NaN
-        anywhere in the chunk reaches its last row, so the blocks of a bad chunk are never shared.
+        The request's guesses are the last of them. Every request that generates gets logits, a
+        chunk that ends inside its prompt too: NaN anywhere in the chunk reaches its last row, so
+        the blocks of a bad chunk are never shared.
         """
         order = sorted(range(len(requests)), key=lambda i: _row_order(requests[i], num_tokens[i]))
-        rows = [(requests[i], num_tokens[i]) for i in order]
+        # From here on a row's tokens are the known ones; its guesses stand in the request.
+        rows = [(requests[i], num_tokens[i] - len(requests[i].guesses)) for i in order]
         generating = [row for row, (request, _) in enumerate(rows) if request.pooled is None]
         with self._profile.part("forward"):
             forward = self._forward(rows, generating)
         states = {} if forward.hidden is None else _pool(forward.hidden, rows)
         finite = {row: bool(np.isfinite(vector).all()) for row, vector in states.items()}
         finite.update(forward.finite)
-        token_ids: dict[int, int | None] = {**forward.token_ids}
+        token_ids = {**forward.token_ids}
         logprobs: dict[int, TokenLogprobs | None] = {}
         if forward.with_logits:
             with self._profile.part("sampling"):
@@ -120,7 +141,7 @@ class ModelRunner:
             logprobs = dict(zip(forward.with_logits, drawn.logprobs, strict=True))
         row_of = sorted(range(len(order)), key=order.__getitem__)
         return StepResult(
-            [token_ids.get(row) for row in row_of],
+            [token_ids.get(row, ()) for row in row_of],
             [finite[row] for row in row_of],
             [logprobs.get(row) for row in row_of],
             [states.get(row) for row in row_of],
@@ -131,44 +152,65 @@ class ModelRunner:
 
     def _forward(self, rows: list[tuple[Request, int]], generating: list[int]) -> _Forward:
         """Run the model on the rows' tokens; `generating` are the rows that take a token."""
-        token_ids: list[int] = []
-        positions: list[int] = []
-        last_tokens: list[int] = []
-        for request, num_tokens in rows:
-            start = request.num_computed_tokens
-            token_ids += request.token_ids[start : start + num_tokens]
-            positions += range(start, start + num_tokens)
-            last_tokens.append(len(token_ids) - 1)
-        self._attention.begin(
-            BatchLayout(
-                query_lens=[n for _, n in rows],
-                context_lens=[request.num_computed_tokens + n for request, n in rows],
-                block_tables=[request.block_table for request, _ in rows],
-            )
-        )
-        device = self._model.device
-        packed = torch.tensor(token_ids, device=device), torch.tensor(positions, device=device)
+        packed = self._pack(rows)
+        inputs, device = (packed.token_ids, packed.positions), self._model.device
         if len(generating) < len(rows):
-            wanted = _index([last_tokens[row] for row in generating], device)
-            hidden, logits = self._model.hidden_and_logits(*packed, wanted, self._attention)
+            wanted = _index([packed.last_known[row] for row in generating], device)
+            hidden, logits = self._model.hidden_and_logits(*inputs, wanted, self._attention)
             return _Forward(generating, logits, hidden=hidden)
-        if not isinstance(self._model, FusedModel):
-            wanted = _index(last_tokens, device)
-            return _Forward(generating, self._model.logits(*packed, wanted, self._attention))
-        with_logits = [row for row in generating if _needs_logits(*rows[row])]
-        needs_none = [row for row in generating if not _needs_logits(*rows[row])]
-        likeliest, logits = self._model.likeliest_and_logits(
-            *packed,
-            _index([last_tokens[row] for row in with_logits + needs_none], device),
+        if isinstance(self._model, FusedModel):
+            return self._likeliest(self._model, packed, rows)
+        wanted = _index(packed.last_known, device)
+        return _Forward(generating, self._model.logits(*inputs, wanted, self._attention))
+
+    def _likeliest(
+        self, model: FusedModel, packed: _Packed, rows: list[tuple[Request, int]]
+    ) -> _Forward:
+        """Logits only of the rows that need them; of others the likeliest token, or tokens."""
+        with_logits = [row for row in range(len(rows)) if _needs_logits(*rows[row])]
+        needs_none = [row for row in range(len(rows)) if not _needs_logits(*rows[row])]
+        wanted = [packed.last_known[row] for row in with_logits]
+        for row in needs_none:
+            first = packed.last_known[row]
+            wanted += range(first, first + 1 + len(rows[row][0].guesses))
+        likeliest, logits = model.likeliest_and_logits(
+            packed.token_ids,
+            packed.positions,
+            _index(wanted, model.device),
             self._attention,
             Wanted(len(with_logits), self._num_token_ids),
         )
-        start = len(with_logits)
-        return _Forward(
-            with_logits,
-            logits,
-            token_ids=dict(zip(needs_none, likeliest.token_ids[start:], strict=True)),
-            finite=dict(zip(needs_none, likeliest.finite[start:], strict=True)),
+        forward, start = _Forward(with_logits, logits), len(with_logits)
+        for row in needs_none:
+            request, num_tokens = rows[row]
+            following, forward.finite[row] = likeliest.following(start, request.guesses)
+            is_inside = num_tokens < request.num_uncomputed_tokens
+            forward.token_ids[row] = () if is_inside else following
+            start += 1 + len(request.guesses)
+        return forward
+
+    def _pack(self, rows: list[tuple[Request, int]]) -> _Packed:
+        """Lay the tokens of all rows behind each other, and have the attention prepare for them."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        layout = BatchLayout([], [], [])
+        last_known: list[int] = []
+        for request, num_tokens in rows:
+            start = request.num_computed_tokens
+            end = start + num_tokens + len(request.guesses)
+            token_ids += request.token_ids[start : start + num_tokens]
+            last_known.append(len(token_ids) - 1)
+            token_ids += request.guesses
+            positions += range(start, end)
+            layout.query_lens.append(end - start)
+            layout.context_lens.append(end)
+            layout.block_tables.append(request.block_table)
+        self._attention.begin(layout)
+        device = self._model.device
+        return _Packed(
+            torch.tensor(token_ids, device=device),
+            torch.tensor(positions, device=device),
+            last_known,
         )
 
 
@@ -181,11 +223,7 @@ def _needs_logits(request: Request, num_tokens: int) -> bool:
 
     A chunk that ends inside its prompt takes none: its next token is known.
     """
-    if num_tokens != request.num_uncomputed_tokens:
-        return False
-    params, edits = request.params, request.edits
-    edited = edits is not None and edits.has_any
-    return not params.is_greedy or params.logprobs is not None or edited
+    return num_tokens == request.num_uncomputed_tokens and not request.takes_likeliest
 
 
 def _pool(hidden: torch.Tensor, rows: list[tuple[Request, int]]) -> dict[int, Vector]:
@@ -195,17 +233,18 @@ def _pool(hidden: torch.Tensor, rows: list[tuple[Request, int]]) -> dict[int, Ve
     for row, (request, num_tokens) in enumerate(rows):
         if request.pooled is not None:
             chunks[row] = Chunk(start, start + num_tokens, request.pooled.params.pooling)
-        start += num_tokens
+        start += num_tokens + len(request.guesses)
     return dict(zip(chunks, pool_chunks(hidden, list(chunks.values())), strict=True))
 
 
 def draw_step(logits: torch.Tensor, rows: list[tuple[Request, int]]) -> StepResult:
-    """A token for each row of [rows, ids that may be sampled], in their order."""
+    """A token for each row of [rows, ids that may be sampled] that needs one, in their order."""
+    takes = [num_tokens == request.num_uncomputed_tokens for request, num_tokens in rows]
     finite = logits.sum(-1, dtype=torch.float32).isfinite()
     with stretch("sampling"):
-        sampled, logprobs = _draw(logits, rows)
+        sampled, logprobs = _draw(logits, rows, takes)
     return StepResult(
-        sampled.tolist(),
+        [(token_id,) if new else () for token_id, new in zip(sampled.tolist(), takes, strict=True)],
         finite.tolist(),
         [logprobs.get(row) for row in range(len(rows))],
         [None] * len(rows),
@@ -213,11 +252,12 @@ def draw_step(logits: torch.Tensor, rows: list[tuple[Request, int]]) -> StepResu
 
 
 def _draw(
-    logits: torch.Tensor, rows: list[tuple[Request, int]]
+    logits: torch.Tensor, rows: list[tuple[Request, int]], takes: list[bool]
 ) -> tuple[torch.Tensor, dict[int, TokenLogprobs]]:
-    """A token for each row ([rows]), and log-probabilities by row, from the logits as they came."""
-    # A chunk that ends inside its prompt already knows its next token, whatever is drawn.
-    takes = [num_tokens == request.num_uncomputed_tokens for request, num_tokens in rows]
+    """A token for each row ([rows]), and log-probabilities by row, from the logits as they came.
+
+    A chunk that ends inside its prompt takes none: it knows its next token, whatever is drawn.
+    """
     counts = [r.params.logprobs if new else None for (r, _), new in zip(rows, takes, strict=True)]
     edits = [r.edits if new else None for (r, _), new in zip(rows, takes, strict=True)]
     sampled = sample(

@@ -87,6 +87,8 @@ class EngineStats:
     `copies` counts requests that were answered with what was computed for an equal one; their
     prompt tokens count here, their output tokens were not made.
     Output tokens count when they are made, prompt tokens when their request ends.
+    `guessed_tokens` were computed on the supposition that they follow, `held_tokens` of them did;
+    neither is counted anywhere else unless it held, and then as the output token that it is.
     `kv_blocks_used` counts referenced blocks; cached blocks that no request holds are free.
     `host_us` is the part of `busy_us` that is not the runner's: scheduling, taking tokens in, and
     what the caller does between two steps while there is work.
@@ -107,6 +109,8 @@ class EngineStats:
     prompt_tokens: int
     output_tokens: int
     copies: int
+    guessed_tokens: int
+    held_tokens: int
     last_step_us: int
     busy_us: int
     host_us: int

@@ -37,9 +37,14 @@ def open_padded_lane(model: PaddedModel, config: EngineConfig, num_token_ids: in
         )
     sequence_bytes, token_bytes = _weigh(model)
     max_num_seqs, left = _seats(config, sequence_bytes, token_bytes)
-    # Equal prompts are computed again: transformers' caches can't be shared.
     config = replace(
-        config, max_num_seqs=max_num_seqs, kv_memory_bytes=max(1, left), enable_prefix_caching=False
+        config,
+        max_num_seqs=max_num_seqs,
+        kv_memory_bytes=max(1, left),
+        # Equal prompts are computed again: transformers' caches can't be shared.
+        enable_prefix_caching=False,
+        # A cache of transformers' can't be cut back behind a guess that fails.
+        num_speculative_tokens=0,
     )
     if token_bytes:
         num_blocks = pool_blocks(config, token_bytes * config.block_size, model.max_model_len)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from engine.grammar import GrammarState
 from engine.logit_edits import LogitEdits
 from engine.pooling import PooledStates
+from engine.proposer import NgramProposer
 from engine.sampling_params import SamplingParams
 from engine.token_logprobs import TokenLogprobs
 
@@ -34,6 +35,8 @@ class Request:
         edits: what it wants changed in its logits, or None.
         logprobs: of each output token, if the request asks for them.
         pooled: what it wants instead of output tokens: its prompt's hidden states, pooled.
+        guesses: tokens that it supposes to follow the known ones in the planned step, else empty.
+        proposer: where its guesses come from, once it has asked for some.
     """
 
     request_id: str
@@ -58,6 +61,8 @@ class Request:
     num_preemptions: int = 0
     num_recomputed_tokens: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    guesses: list[int] = field(default_factory=list)
+    proposer: NgramProposer | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
@@ -86,6 +91,13 @@ class Request:
     def grammar(self) -> GrammarState | None:
         """Where the output stands in its grammar, if it has one."""
         return None if self.edits is None else self.edits.grammar
+
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether its next token is the likeliest one, and no more is asked of it than that."""
+        params, edits = self.params, self.edits
+        wants_token = self.pooled is None and params.is_greedy and params.logprobs is None
+        return wants_token and (edits is None or not edits.has_any)
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
         """Take in a new output token."""
@@ -119,6 +131,7 @@ class Request:
         self.pooled = original.pooled
         self.logprobs = original.logprobs
         self.block_hashes = original.block_hashes
+        self.proposer = original.proposer
         self.max_computed_tokens = original.max_computed_tokens
         if original.first_scheduled_us is not None:
             self.num_cached_tokens = original.num_cached_tokens

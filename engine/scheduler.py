@@ -6,55 +6,37 @@ preemption are one case. Nothing here touches a device.
 """
 
 import heapq
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from engine.admission import Forecast, OutputLengths
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.prefix_groups import PrefixGroups
 from engine.request import Request, RequestStatus
+from engine.speculation import Speculation
+from engine.step_plan import StepPlan
 
 MAX_HELD_PER_STEP = 64
 """Waiting requests looked past in one step because a sibling computes their prefix."""
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """One step: `num_tokens[i]` tokens of `requests[i]`.
-
-    `budget` is the number of tokens the step may still take; one prompt that can't be cut may take
-    more. `stuck` is a request that can never
-    be scheduled, found when nothing else could run.
-    """
-
-    budget: int
-    requests: list[Request] = field(default_factory=list)
-    num_tokens: list[int] = field(default_factory=list)
-    num_preempted: int = 0
-    stuck: Request | None = None
-
-    def add(self, request: Request, num_tokens: int) -> None:
-        self.requests.append(request)
-        self.num_tokens.append(num_tokens)
-        self.budget -= num_tokens
-
-    def discard(self, request: Request) -> None:
-        """Take a request out again, if it was planned."""
-        if request in self.requests:
-            index = self.requests.index(request)
-            del self.requests[index]
-            self.budget += self.num_tokens.pop(index)
 
 
 class Scheduler:
     """Holds the waiting and the running requests and plans one step at a time."""
 
     def __init__(
-        self, config: EngineConfig, blocks: BlockManager, whole_prompts: bool = False
+        self,
+        config: EngineConfig,
+        blocks: BlockManager,
+        whole_prompts: bool = False,
+        speculation: Speculation | None = None,
     ) -> None:
-        """`whole_prompts` gives a prompt all of its tokens in one step, whatever they are."""
+        """`whole_prompts` gives a prompt all of its tokens in one step, whatever they are.
+
+        Without a `speculation` no row guesses.
+        """
         self._config = config
         self._whole_prompts = whole_prompts
+        self._speculation = speculation or Speculation(0)
         self._blocks = blocks
         self._watermark_blocks = int(config.watermark * blocks.num_blocks)
         self.lengths = OutputLengths()
@@ -127,6 +109,7 @@ class Scheduler:
             self._admit(plan, now_us)
             if not plan.requests and self._waiting:
                 plan.stuck = self._waiting[0][-1]
+        self._house_guesses(plan)
         return plan
 
     def record(self, request: Request, num_tokens: int) -> None:
@@ -136,6 +119,11 @@ class Scheduler:
         after = self._blocks.publish(request, before)
         self._groups.stop_leading(request, request.block_hashes[before:after])
         self._num_published[request.request_id] = after
+
+    def end_guesses(self, request: Request) -> None:
+        """Forget what a request guessed in the step, and free the blocks that it took for it."""
+        request.guesses = []
+        self._blocks.trim(request)
 
     def remove(self, request: Request) -> None:
         """Take a request out for good, wherever it is, and free its blocks."""
@@ -177,16 +165,43 @@ class Scheduler:
         return min(request.num_uncomputed_tokens, budget, self._config.long_prefill_tokens)
 
     def _schedule_running(self, plan: StepPlan) -> None:
-        """Plan the running requests, decodes first."""
+        """Plan the running requests, decodes first, and what those guess."""
         # Decodes cost one token each and end soonest, so no prefill may starve them.
-        order = sorted(self.running, key=lambda r: (r.num_uncomputed_tokens > 1, -r.priority))
-        for request in order:
+        order = sorted(self.running, key=lambda r: -r.priority)
+        decodes = [r for r in order if r.num_uncomputed_tokens == 1]
+        chunks = [r for r in order if r.num_uncomputed_tokens > 1]
+        self._plan_each(decodes, plan)
+        self._speculation.guess(plan, others_wait=bool(chunks or self._waiting))
+        self._plan_each(chunks, plan)
+
+    def _plan_each(self, requests: Iterable[Request], plan: StepPlan) -> None:
+        for request in requests:
             if plan.budget <= 0:
                 break
             if request.status is RequestStatus.RUNNING:  # else preempted for one before it
                 num_tokens = self._chunk(request, plan.budget)
                 if self._reserve(request, num_tokens, plan):
                     plan.add(request, num_tokens)
+
+    def _house_guesses(self, plan: StepPlan) -> None:
+        """Keep the guesses for which there is room that nobody else asked for in this step.
+
+        Blocks are taken for them last and given back after the step, so that nobody is preempted
+        or kept waiting for a guess.
+        """
+        # With hidden states a step has no likeliest tokens, so it can't verify anything.
+        can_verify = all(request.pooled is None for request in plan.requests)
+        for index, request in enumerate(plan.requests):
+            if request.guesses:
+                slots = self._spare_slots(request) if can_verify else 0
+                plan.guess(index, request.guesses[:slots])
+                self._blocks.ensure(request, request.num_tokens + len(request.guesses))
+
+    def _spare_slots(self, request: Request) -> int:
+        """Slots behind a request's known tokens that it has, or could get above the watermark."""
+        spare = max(0, self._blocks.num_free_blocks - self._watermark_blocks)
+        num_blocks = len(request.block_table) + spare
+        return num_blocks * self._blocks.block_size - request.num_tokens
 
     def _reserve(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
         """Get blocks for the request's next tokens, preempting as needed; False if it lost."""

@@ -39,6 +39,8 @@ _COUNTERS = (
     ("vllm:prefix_cache_hits", "Tokens found in the cache.", "prefix_hit_tokens", 1.0),
     ("tokenmill:recomputed_tokens", "Tokens computed again.", "recomputed_tokens", 1.0),
     ("tokenmill:copied_sequences", "Sequences answered by an equal one.", "copies", 1.0),
+    ("vllm:spec_decode_num_draft_tokens", "Tokens guessed.", "guessed_tokens", 1.0),
+    ("vllm:spec_decode_num_accepted_tokens", "Guesses that held.", "held_tokens", 1.0),
     ("tokenmill:engine_steps", "Steps of the engine.", "steps", 1.0),
     ("tokenmill:engine_host_seconds", "Time of steps outside the model.", "host_us", _MICRO),
 )

@@ -54,6 +54,8 @@ def _figures(now: Stats, last: Stats, seconds: float) -> dict[str, float]:
         "preemptions": grown["preemptions"],
         "recomputed_tokens": grown["recomputed_tokens"],
         "copies": grown["copies"],
+        "guessed_tokens": grown["guessed_tokens"],
+        "held_tokens": grown["held_tokens"],
         "step_ms": round(grown["busy_us"] / steps / 1000, 2),
         "host_ms": round(grown["host_us"] / steps / 1000, 2),
     }

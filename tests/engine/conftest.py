@@ -35,6 +35,8 @@ def make_engine(llama_folder: Path) -> Iterator[EngineFactory]:
             "dtype": "float32",
             "block_size": BLOCK_SIZE,
             "kv_memory_bytes": 64 << 20,
+            # How much is guessed depends on the clock, and with that the number of steps.
+            "num_speculative_tokens": 0,
         }
         engine = LLMEngine(EngineConfig(model=model, **(settings | overrides)))
         engines.append(engine)

@@ -1,5 +1,6 @@
 """The scheduler without a device: a step is simulated by recording what was planned."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,21 +12,29 @@ from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Scheduler, StepPlan
+from engine.scheduler import Scheduler
+from engine.speculation import Speculation
+from engine.step_plan import StepPlan
 
 BLOCK = 4
 FINISHED, RUNNING, WAITING = RequestStatus.FINISHED, RequestStatus.RUNNING, RequestStatus.WAITING
 
 
 class Bench:
-    """A scheduler over its block manager, and a model that always answers with one token id."""
+    """A scheduler over its block manager, and a model that answers by the place in the output.
 
-    def __init__(self, num_blocks: int = 64, **overrides: object) -> None:
+    With one token id always, unless it is told otherwise.
+    """
+
+    def __init__(
+        self, num_blocks: int = 64, speculation: Speculation | None = None, **overrides: object
+    ) -> None:
         options: dict[str, object] = {"block_size": BLOCK, "watermark": 0.0}
         config = EngineConfig(model=Path("none"), **(options | overrides))
         self.blocks = BlockManager(num_blocks, BLOCK, config.enable_prefix_caching)
-        self.scheduler = Scheduler(config, self.blocks)
+        self.scheduler = Scheduler(config, self.blocks, speculation=speculation)
         self.clock = 0
+        self.answer: Callable[[int], int] = lambda place: 7
 
     def add(self, name: str, prompt: list[int], max_tokens: int = 4, priority: int = 0) -> Request:
         request = Request(name, prompt, SamplingParams(max_tokens=max_tokens), priority)
@@ -43,13 +52,23 @@ class Bench:
         self.clock += 1
         plan = self.scheduler.schedule(self.clock)
         for request, num_tokens in zip(plan.requests, plan.num_tokens, strict=True):
-            self.scheduler.record(request, num_tokens)
+            self.scheduler.record(request, num_tokens - len(request.guesses))
             if not request.num_uncomputed_tokens:
-                request.token_ids.append(7)
-                if request.num_output_tokens == request.params.max_tokens:
-                    self.scheduler.remove(request)
+                self._answer(request)
+            self.scheduler.end_guesses(request)
+            if request.num_output_tokens == request.params.max_tokens:
+                self.scheduler.remove(request)
         self.scheduler.check_integrity()
         return plan
+
+    def _answer(self, request: Request) -> None:
+        """Append the next token, and one more for each guess that holds."""
+        request.token_ids.append(self.answer(request.num_output_tokens))
+        for guess in request.guesses:
+            if request.token_ids[-1] != guess:
+                break
+            self.scheduler.record(request, 1)
+            request.token_ids.append(self.answer(request.num_output_tokens))
 
     def order_of_ends(self) -> list[str]:
         """Step until nothing is left; names in the order in which they ended."""

@@ -21,6 +21,8 @@ EARLIER = {
     "prompt_tokens": 1_000,
     "output_tokens": 5_000,
     "copies": 4,
+    "guessed_tokens": 10,
+    "held_tokens": 8,
     "busy_us": 9_000_000,
     "host_us": 1_000_000,
 }
@@ -37,6 +39,8 @@ LATER = {
     "prompt_tokens": 7_000,
     "output_tokens": 17_000,
     "copies": 5,
+    "guessed_tokens": 90,
+    "held_tokens": 58,
     "busy_us": 59_000_000,
     "host_us": 2_000_000,
 }
@@ -77,6 +81,8 @@ def test_a_minute_of_work_is_told_in_one_line(caplog: pytest.LogCaptureFixture) 
         "preemptions": 2,
         "recomputed_tokens": 0,
         "copies": 1,
+        "guessed_tokens": 80,
+        "held_tokens": 50,
         "step_ms": 125.0,
         "host_ms": 2.5,
     }
