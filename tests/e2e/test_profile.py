@@ -14,8 +14,15 @@ from runner.model_library import BUILTIN_MODEL
 CANARY = "Quetzalcoatl"
 
 
-# The worker may just give way to another test's model, or hear of an order when it has lapsed.
-NOT_YET = ("is starting", "No engine worker", "ended before it had a line", "does not answer")
+# The worker may give way to another test's model, before its order or in the midst of it, or hear
+# of an order when it has lapsed.
+NOT_YET = (
+    "is starting",
+    "No engine worker",
+    "ended before it had a line",
+    "does not answer",
+    "has gone (made room",
+)
 
 
 def profile(server: Server, *words: str) -> subprocess.CompletedProcess[str]:

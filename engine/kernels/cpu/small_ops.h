@@ -22,7 +22,10 @@ void rms_norm(const In* x, const float* weight, int64_t n, float epsilon, Row<Ou
 // x * sigmoid(x), for a result of type T: what is rounded to bfloat16 needs no exact division.
 template <typename T>
 Vec silu(Vec x) {
-    const Vec divisor = splat(1.0f) + exp(zero() - x);
-    if constexpr (sizeof(T) == 2) return x * quick_reciprocal(divisor);
-    return x / divisor;
+    if constexpr (sizeof(T) == 2) {
+        // The limit keeps the divisor finite: its reciprocal is taken by a Newton step.
+        const Vec power = min(splat(126.0f), x * splat(-1.44269504f));
+        return x * quick_reciprocal(splat(1.0f) + rough_exp2(power));
+    }
+    return x / (splat(1.0f) + exp(zero() - x));
 }
