@@ -6,6 +6,10 @@ from the first line added to the last output, with a cold prefix cache; loading 
 peers, which load for a minute or two, do so once and wait between their turns. The ids of the last
 run of each engine are checked against float32 (`peers/oracle.py`).
 
+Tokenmill runs as it does by default and without guesses (docs/adr/0037-guesses.md): the made-up
+workloads flatter them, for a small model that is asked to go on and on repeats itself. A workload
+of real questions and answers is made by `questions.py`; ``--workloads`` takes its file.
+
 Peers live in environments of their own under ``.peers/``, made on first use.
 """
 
@@ -16,7 +20,8 @@ import signal
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -45,6 +50,18 @@ class Work:
     output_tokens: int
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """How one engine stands beside a peer: output tokens a second, medians of some rounds."""
+
+    workload: str
+    engine: str
+    peer: str
+    tok_s: float
+    peer_tok_s: float
+    ratio: float
+
+
 class Engine(Protocol):
     """Something that answers a workload with a cold prefix cache."""
 
@@ -57,14 +74,15 @@ class Engine(Protocol):
 class Tokenmill:
     """Our engine: a process for each run."""
 
-    name = "tokenmill"
-
-    def __init__(self, model: Path, rows: int, dtype: str) -> None:
+    def __init__(self, model: Path, rows: int, dtype: str, guesses: bool) -> None:
+        self.name = "tokenmill" if guesses else "unguessed"
         settings = {
             "TOKENMILL_DTYPE": dtype,
             "TOKENMILL_MAX_NUM_SEQS": str(rows),
             "TOKENMILL_MAX_NUM_BATCHED_TOKENS": "512",
         }
+        if not guesses:
+            settings["TOKENMILL_NUM_SPECULATIVE_TOKENS"] = "0"
         command = [sys.executable, "-m", "runner.inference.local.bench", str(model)]
         self._command = with_settings(command, settings)
 
@@ -150,26 +168,27 @@ def static(model: Path, dtype: str) -> Peer:
 PEERS = {"vllm": vllm, "openvino": openvino, "static": static}
 
 
-def compare(ours: Engine, peer: Engine, work: Work, pairs: int) -> dict[str, object]:
-    """Run both in turn, first the one and then the other, and take the ratio of each pair."""
-    rates: list[tuple[float, float]] = []
-    for number in range(pairs):
-        order = (ours, peer) if number % 2 == 0 else (peer, ours)
-        seen = {engine.name: engine.run(work) for engine in order}
-        rates.append((seen[ours.name], seen[peer.name]))
-        print(
-            f"{work.name} pair {number + 1}: tokenmill {rates[-1][0]:.0f}, {peer.name} "
-            f"{rates[-1][1]:.0f} out tok/s, ratio {rates[-1][0] / rates[-1][1]:.2f}",
-            flush=True,
+def compare(ours: Sequence[Engine], peer: Engine, work: Work, rounds: int) -> list[Ratio]:
+    """Run all in turn, the peer first or last, and take the ratios of each round."""
+    seen: list[dict[str, float]] = []
+    for number in range(rounds):
+        order = [*ours, peer] if number % 2 == 0 else [peer, *ours]
+        rates = {engine.name: engine.run(work) for engine in order}
+        seen.append(rates)
+        told = [f"{name} {rate:.0f}" for name, rate in rates.items()]
+        ratios = [f"{rates[engine.name] / rates[peer.name]:.2f}" for engine in ours]
+        print(f"{work.name}: {', '.join(told)} out tok/s; ratios {', '.join(ratios)}", flush=True)
+    return [
+        Ratio(
+            work.name,
+            engine.name,
+            peer.name,
+            statistics.median(rates[engine.name] for rates in seen),
+            statistics.median(rates[peer.name] for rates in seen),
+            statistics.median(rates[engine.name] / rates[peer.name] for rates in seen),
         )
-    return {
-        "workload": work.name,
-        "peer": peer.name,
-        "tokenmill_tok_s": statistics.median(rate for rate, _ in rates),
-        "peer_tok_s": statistics.median(rate for _, rate in rates),
-        "ratio": statistics.median(rate / other for rate, other in rates),
-        "pairs": pairs,
-    }
+        for engine in ours
+    ]
 
 
 def oracle(model: Path, engine: Engine, work: Work) -> dict[str, float]:
@@ -178,7 +197,9 @@ def oracle(model: Path, engine: Engine, work: Work) -> dict[str, float]:
 
 
 def make_work(kind: str, count: int, model: Path) -> Work:
-    path = HOME / f"{kind}-{count}-{model.name}.jsonl"
+    """A workload of a kind, or that of a file, which is taken whole."""
+    is_file = kind.endswith(".jsonl")
+    path = Path(kind) if is_file else HOME / f"{kind}-{count}-{model.name}.jsonl"
     if not path.exists():
         workloads.write(path, kind, count, model)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -229,23 +250,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a folder of safetensors")
     parser.add_argument("--peers", nargs="+", choices=sorted(PEERS), default=sorted(PEERS))
-    parser.add_argument("--workloads", nargs="+", default=["mixed", "shared"])
+    parser.add_argument(
+        "--workloads", nargs="+", default=["mixed", "shared"], help="kinds, or files of lines"
+    )
     parser.add_argument("--lines", type=int, default=256)
     parser.add_argument("--rows", type=int, default=256, help="Tokenmill's rows")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     HOME.mkdir(exist_ok=True)
-    ours = Tokenmill(asked.model, asked.rows, asked.dtype)
-    found = []
+    ours = [Tokenmill(asked.model, asked.rows, asked.dtype, guesses) for guesses in (True, False)]
+    found: list[Ratio] = []
     for name in asked.peers:
         peer = PEERS[name](asked.model, asked.dtype)
         kinds = ["mixed"] if name == "static" else asked.workloads
         count = min(STATIC_LINES, asked.lines) if name == "static" else asked.lines
         for kind in kinds:
             work = make_work(kind, count, asked.model)
-            found.append(compare(ours, peer, work, asked.pairs))
-            for engine in (ours, peer):
+            found += compare(ours, peer, work, asked.rounds)
+            for engine in (*ours, peer):
                 checked = oracle(asked.model, engine, work)
                 print(
                     f"{work.name} {engine.name}: {checked['in_top5']:.4f} of tokens in float32's "
@@ -253,11 +276,11 @@ def main() -> None:
                     flush=True,
                 )
         peer.close()
-    (HOME / "comparison.json").write_text(json.dumps(found, indent=1))
+    (HOME / "comparison.json").write_text(json.dumps([asdict(row) for row in found], indent=1))
     for row in found:
         print(
-            f"{row['workload']:>12} vs {row['peer']:<9} {row['tokenmill_tok_s']:8.0f} "
-            f"{row['peer_tok_s']:8.0f} out tok/s   median ratio {row['ratio']:.2f}"
+            f"{row.workload:>12} {row.engine:>9} vs {row.peer:<9} {row.tok_s:8.0f} "
+            f"{row.peer_tok_s:8.0f} out tok/s   median ratio {row.ratio:.2f}"
         )
 
 

@@ -37,19 +37,19 @@ struct Rows {
     const T* band(int64_t r) const { return base + r * width; }
 };
 
-// Whether the product of m rows with the weight reads them in bands; other formats read plain rows.
+// Whether the product with the weight reads its rows in bands; other formats read plain rows.
 template <typename T>
-bool uses_bands(int64_t m, const TmMatrix& weight) {
+bool uses_bands([[maybe_unused]] const TmMatrix& weight) {
 #if defined(TM_HAS_AMX)
-    return sizeof(T) == 2 && weight.format == TM_PLAIN && m >= kMinAmxRows;
+    return sizeof(T) == 2 && weight.format == TM_PLAIN;
 #else
-    return m < 0 && weight.format == TM_PLAIN;
+    return false;
 #endif
 }
 
 template <typename T>
-Rows<T> rows_for(T* base, int64_t m, const TmMatrix& weight) {
-    return {base, weight.inputs, uses_bands<T>(m, weight)};
+Rows<T> rows_for(T* base, const TmMatrix& weight) {
+    return {base, weight.inputs, uses_bands<T>(weight)};
 }
 
 template <typename T>

@@ -54,13 +54,13 @@ class Walk {
         }
         norm(layer.mlp_norm, layer.gate_up);
         gate(layer.gate_up, layer.down);
-        add_product(rows_for(work_.gated, count_, layer.down), layer.down);
+        add_product(rows_for(work_.gated, layer.down), layer.down);
     }
 
     // What attention wrote, one row behind the other, as the product reads it.
     Rows<T> attended(const TmMatrix& weight) {
         const int64_t width = weight.inputs;
-        if (!uses_bands<T>(count_, weight)) return {work_.attended, width, false};
+        if (!uses_bands<T>(weight)) return {work_.attended, width, false};
         const Rows<T> bands = {work_.banded, width, true};
         for_rows(count_, [&](int64_t row) {
             copy_row(work_.attended + row * width, width, bands.row(row));
@@ -70,7 +70,7 @@ class Walk {
 
     // Nobody reads the other tokens' outputs any more.
     Rows<T> keep_wanted(const TmMatrix& weight) {
-        const Rows<T> kept = rows_for(work_.kept_attended, step_.num_rows, weight);
+        const Rows<T> kept = rows_for(work_.kept_attended, weight);
         for_rows(step_.num_rows, [&](int64_t row) {
             const int64_t token = step_.rows[row], n = stack_.hidden;
             std::memcpy(work_.kept_residual + row * n, residual_ + token * n, n * sizeof(float));
@@ -85,7 +85,7 @@ class Walk {
     // normed = the residual behind a norm, as the product with `reader` takes it
     void norm(const float* weight, const TmMatrix& reader) {
         const int64_t n = stack_.hidden;
-        const Rows<T> out = rows_for(work_.normed, count_, reader);
+        const Rows<T> out = rows_for(work_.normed, reader);
         for_rows(count_, [&](int64_t row) {
             rms_norm(residual_ + row * n, weight, n, stack_.epsilon, out.row(row));
         });
@@ -95,7 +95,7 @@ class Walk {
     void project(const TmLayer& layer) {
         const int64_t width = layer.qkv.outputs;
         const float* bias = layer.qkv.bias;
-        any_product(rows_for(work_.normed, count_, layer.qkv), count_, layer.qkv, work_.int8, team_,
+        any_product(rows_for(work_.normed, layer.qkv), count_, layer.qkv, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     T* out = work_.qkv + row * width + column;
                     for (int64_t i = 0; i < columns; i += kLanes) {
@@ -155,8 +155,8 @@ class Walk {
 
     // gated = silu(gate) * up; a panel of 16 gates is followed by the panel of their 16 ups.
     void gate(const TmMatrix& weight, const TmMatrix& reader) {
-        const Rows<T> rows = rows_for(work_.gated, count_, reader);
-        any_product(rows_for(work_.normed, count_, weight), count_, weight, work_.int8, team_,
+        const Rows<T> rows = rows_for(work_.gated, reader);
+        any_product(rows_for(work_.normed, weight), count_, weight, work_.int8, team_,
                 [&](int64_t row, int64_t column, int64_t columns, const float* sums) {
                     const Row<T> out = rows.row(row);
                     for (int64_t i = 0; i < columns; i += 2 * kLanes) {
@@ -178,7 +178,7 @@ class Walk {
                 norm_last(row, Row<float>{step_.hidden + row * n, kBandStep});
             });
         }
-        const Rows<T> rows = rows_for(work_.normed, step_.num_rows, stack_.head);
+        const Rows<T> rows = rows_for(work_.normed, stack_.head);
         for_rows(step_.num_rows, [&](int64_t row) {
             norm_last(only_wanted_ ? row : step_.rows[row], rows.row(row));
         });
@@ -272,7 +272,7 @@ namespace {
 template <typename T>
 void product_of(const T* source, int64_t m, const TmMatrix& weight, float* out, int threads) {
     // Bands are read as a whole, up to the next multiple of 32 rows.
-    const bool in_bands = uses_bands<T>(m, weight);
+    const bool in_bands = uses_bands<T>(weight);
     std::vector<T> space(in_bands ? padded(m) * weight.inputs : 0);
     // Without bands the rows are only read.
     const Rows<T> rows = {in_bands ? space.data() : const_cast<T*>(source), weight.inputs, in_bands};

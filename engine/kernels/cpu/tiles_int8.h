@@ -115,15 +115,12 @@ inline void multiply_rows_int8(int64_t num_rows, const int8_t* rows, int64_t str
                                Panels<int8_t> panels, const int32_t* offsets, int64_t k,
                                int32_t* sums) {
 #if defined(TM_HAS_AMX)
-    if (num_rows >= kMinAmxRows) {
-        for (int64_t p = 0; p < panels.count; p += 2) {
-            const int8_t* panel = panels.first + p * panels.stride;
-            const int8_t* second = p + 1 < panels.count ? panel + panels.stride : nullptr;
-            multiply_tiles_int8(rows, stride, panel, second, k, sums + p * kPanel);
-        }
-        return;
+    for (int64_t p = 0; p < panels.count; p += 2) {
+        const int8_t* panel = panels.first + p * panels.stride;
+        const int8_t* second = p + 1 < panels.count ? panel + panels.stride : nullptr;
+        multiply_tiles_int8(rows, stride, panel, second, k, sums + p * kPanel);
     }
-#endif
+#else
     for (int64_t r = 0; r < num_rows; r += kInt8Rows) {
         const int64_t few = std::min<int64_t>(kInt8Rows, num_rows - r);
         for (int64_t p = 0; p < panels.count; ++p) {
@@ -131,4 +128,5 @@ inline void multiply_rows_int8(int64_t num_rows, const int8_t* rows, int64_t str
                               offsets + p * kPanel, k, sums + r * kTileColumns + p * kPanel);
         }
     }
+#endif
 }
