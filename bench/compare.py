@@ -81,13 +81,12 @@ class Tokenmill:
             "TOKENMILL_MAX_NUM_SEQS": str(rows),
             "TOKENMILL_MAX_NUM_BATCHED_TOKENS": "512",
         }
-        if not guesses:
-            settings["TOKENMILL_NUM_SPECULATIVE_TOKENS"] = "0"
+        self._options = [] if guesses else ["no-guesses"]
         command = [sys.executable, "-m", "runner.inference.local.bench", str(model)]
         self._command = with_settings(command, settings)
 
     def run(self, work: Work) -> float:
-        command = [*self._command, str(work.path), str(ids_of(self, work))]
+        command = [*self._command, str(work.path), str(ids_of(self, work)), *self._options]
         return work.output_tokens / _result(command)["seconds"]
 
 

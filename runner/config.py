@@ -43,7 +43,6 @@ class Settings(BaseSettings):
     memory_utilization: float = Field(default=0.5, gt=0, lt=1)
     max_num_seqs: int | None = Field(default=None, gt=0)  # None: by device
     max_num_batched_tokens: int | None = Field(default=None, gt=0)
-    num_speculative_tokens: int = Field(default=7, ge=0, le=7)  # 0: off
     log_format: str = Field(default="console", pattern="^(console|json)$")
     # What users may have us reach: folders and buckets that schedules read and write, such as
     # s3://acme/in file:///srv/in, and receivers of webhooks that are private or speak plain HTTP,

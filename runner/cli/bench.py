@@ -37,6 +37,7 @@ def engine(
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write the generated ids.")] = None,
     profile: Annotated[bool, typer.Option(help="Tell where the time of the steps went.")] = False,
+    guesses: Annotated[bool, typer.Option(help="Let rows guess what follows, as always.")] = True,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +48,8 @@ def engine(
     with failing_clearly():
         folder = find_folder(load_settings(data_dir), model)
     places = [str(folder), str(workload), str(out or "")]
-    command = [sys.executable, "-m", _ENGINE_BENCH, *places, "profile" if profile else ""]
+    options = [*["profile"] * profile, *["no-guesses"] * (not guesses)]
+    command = [sys.executable, "-m", _ENGINE_BENCH, *places, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise typer.Exit(ExitCode.FAILURES)

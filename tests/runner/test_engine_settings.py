@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from engine.config import MOST_GUESSES
 from engine.quantisation import Quantisation
 from runner.config import Settings
 from runner.inference.local.backend import engine_config
@@ -23,13 +22,4 @@ def test_weights_of_no_format_or_of_two_are_refused_at_the_start(
 ) -> None:
     monkeypatch.setenv("TOKENMILL_QUANTIZE", parts)
     with pytest.raises(ValidationError, match="int4"):
-        Settings()
-
-
-def test_an_operator_says_how_much_may_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_config(Path("m"), Settings()).num_speculative_tokens == MOST_GUESSES
-    monkeypatch.setenv("TOKENMILL_NUM_SPECULATIVE_TOKENS", "0")
-    assert engine_config(Path("m"), Settings()).num_speculative_tokens == 0
-    monkeypatch.setenv("TOKENMILL_NUM_SPECULATIVE_TOKENS", str(MOST_GUESSES + 1))
-    with pytest.raises(ValidationError, match="num_speculative_tokens"):
         Settings()

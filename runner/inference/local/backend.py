@@ -235,7 +235,6 @@ def engine_config(folder: Path, settings: Settings) -> EngineConfig:
         max_num_seqs=settings.max_num_seqs or defaults.rows,
         max_num_batched_tokens=settings.max_num_batched_tokens or defaults.tokens,
         long_prefill_tokens=defaults.chunk,
-        num_speculative_tokens=settings.num_speculative_tokens,
         step_seconds=None if is_set else defaults.seconds,
     )
 

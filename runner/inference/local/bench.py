@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 
+from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from runner.config import Settings, load_settings
 from runner.domain.errors import InvalidRequest
 from runner.inference.local.backend import engine_config
 
+PROFILE, NO_GUESSES = "profile", "no-guesses"
 _WARM_UP_TOKENS = 4
 
 
@@ -77,11 +79,16 @@ def read_workload(path: Path) -> list[WorkloadLine]:
     return lines
 
 
-def run_bench(folder: Path, workload: list[WorkloadLine], settings: Settings) -> BenchResult:
+def bench_config(folder: Path, settings: Settings, guesses: bool) -> EngineConfig:
+    """The engine as it serves, but that every line is computed, as peers compute it."""
+    config = replace(engine_config(folder, settings), merge_duplicates=False)
+    return config if guesses else replace(config, num_speculative_tokens=0)
+
+
+def run_bench(config: EngineConfig, workload: list[WorkloadLine]) -> BenchResult:
     """Greedy generation of the whole workload with a cold prefix cache; end tokens are ignored."""
     started = time.perf_counter()
-    # Every line is computed, whatever the workload repeats, as peers compute it.
-    engine = LLMEngine(replace(engine_config(folder, settings), merge_duplicates=False))
+    engine = LLMEngine(config)
     engine.add_request("warm-up", [5, 6, 7], SamplingParams(_WARM_UP_TOKENS, ignore_eos=True))
     while engine.has_unfinished():
         engine.step()
@@ -116,16 +123,17 @@ def write_ids(path: Path, result: BenchResult) -> None:
     path.write_text(json.dumps(result.token_ids))
 
 
-def main(folder: str, workload: str, out: str, profiles: str = "") -> None:
-    """Run and print the summary as JSON; ``out`` and ``profiles`` may be empty."""
-    result = run_bench(Path(folder), read_workload(Path(workload)), load_settings())
+def main(folder: str, workload: str, out: str, *options: str) -> None:
+    """Run and print the summary as JSON; ``out`` may be empty, options are PROFILE, NO_GUESSES."""
+    config = bench_config(Path(folder), load_settings(), NO_GUESSES not in options)
+    result = run_bench(config, read_workload(Path(workload)))
     if out:
         write_ids(Path(out), result)
     summary = result.summary
-    if profiles:
+    if PROFILE in options:
         summary["profile"] = {part: round(spent, 3) for part, spent in result.profile.items()}
     sys.stdout.write(json.dumps(summary) + "\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    main(*sys.argv[1:])
