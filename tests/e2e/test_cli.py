@@ -100,3 +100,13 @@ def test_bench_engine_writes_ids_and_figures(smollm2_folder: Path, tmp_path: Pat
     assert figures["output_tokens_per_second"] > 0
     assert [len(ids) for ids in json.loads(out.read_text())] == [3, 3]
     assert figures["stats"]["copies"] == 0  # every line is computed, equal ones too
+
+
+def test_bench_engine_runs_with_guesses_and_without(smollm2_folder: Path, tmp_path: Path) -> None:
+    workload = tmp_path / "workload.jsonl"
+    workload.write_text(f'{{"prompt": {[5, 6, 7] * 20}, "max_tokens": 60}}\n')
+    plain = ("bench", "engine", "--model", str(smollm2_folder), "--workload", str(workload))
+    guessing, alone = run_cli(tmp_path, *plain), run_cli(tmp_path, *plain, "--no-guesses")
+    assert guessing["stats"]["held_tokens"] > 0
+    assert alone["stats"]["guessed_tokens"] == 0
+    assert guessing["stats"]["steps"] < alone["stats"]["steps"]
