@@ -199,13 +199,7 @@ class Decode {
         const Vec some[2] = {load(scores), load(scores + kPanel)};
         const float factor =
             weigh<2>(layer_.shape, some, weights_ + r * kDecodeKeys, states_[row]);
-        if (factor == 1.0f) return;
-        for (int64_t g = 0; g < sum_groups_; ++g) {
-            float* sums = sums_.at(row, g * kTileColumns);
-            for (int64_t i = 0; i < kTileColumns; i += kLanes) {
-                store(sums + i, load(sums + i) * splat(factor));
-            }
-        }
+        if (factor != 1.0f) sums_.scale(row, sum_groups_, factor);
     }
 
     // Weights of the keys from `slot` on, C panels of them; factors for what was summed before.

@@ -133,21 +133,12 @@ class Dense {
                          std::min(position + 1, end) - start, padded);
             const float factor =
                 weigh(layer_.shape, scores, weights_ + r * kScores, padded, states_[first + r]);
-            if (factor != 1.0f) rescale(first + r, factor);
+            if (factor != 1.0f) sums_.scale(first + r, sum_groups_, factor);
         }
         if (in_tiles) {
             add_values_in_tiles(first, count, start, end);
         } else {
             add_values(first, count, start, end);
-        }
-    }
-
-    void rescale(int64_t r, float factor) {
-        for (int64_t g = 0; g < sum_groups_; ++g) {
-            float* sums = sums_.at(r, g * kTileColumns);
-            for (int64_t i = 0; i < kTileColumns; i += kLanes) {
-                store(sums + i, load(sums + i) * splat(factor));
-            }
         }
     }
 
@@ -190,7 +181,7 @@ class Dense {
     bool score_in_tiles(int64_t first, int64_t count, int64_t start, int64_t end) {
 #if defined(TM_HAS_AMX)
         if constexpr (sizeof(T) == 2) {
-            if (pool_.key_dim % 32 != 0 || layer_.batch.block_size % 32 != 0) return false;
+            if (!fills_tiles<T>(pool_, layer_.batch.block_size)) return false;
             for (int64_t key = start; key < end; key += 32) {
                 const Square square = {queries_ + first * layer_.query_stride, layer_.query_stride,
                                        pool_.key_dim / 32, scores_ + key - start, kScores,

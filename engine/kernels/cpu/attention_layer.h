@@ -36,6 +36,15 @@ struct RowSums {
     float* at(int64_t row, int64_t column) const {
         return base + (column / kTileColumns * rows + row) * kTileColumns + column % kTileColumns;
     }
+    // One row's sums of so many groups of panels, times a factor.
+    void scale(int64_t row, int64_t groups, float factor) const {
+        for (int64_t g = 0; g < groups; ++g) {
+            float* sums = at(row, g * kTileColumns);
+            for (int64_t i = 0; i < kTileColumns; i += kLanes) {
+                store(sums + i, load(sums + i) * splat(factor));
+            }
+        }
+    }
 };
 
 template <typename T>
